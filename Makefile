@@ -1,0 +1,55 @@
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+ARGS   ?=
+
+.PHONY: help install run test e2e check format lint types imports docs bench clean
+.DEFAULT_GOAL := help
+
+help:  ## Show this list
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+$(VENV)/.installed: pyproject.toml epp/__init__.py
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade --editable '.[dev]'
+	@touch $@
+
+install: $(VENV)/.installed  ## Make the virtual environment and install everything into it
+
+run: install  ## Run the demo: simulators, picker and a real Envoy (ARGS=--once ends by itself)
+	$(BIN)/epp demo $(ARGS)
+
+test: install  ## Run every test: unit, properties, contracts, integration, and e2e with a real Envoy
+	$(BIN)/python -m pytest tests e2e $(ARGS)
+
+e2e: install  ## Run only the tests with a real Envoy
+	$(BIN)/python -m pytest e2e $(ARGS)
+
+check: install format-check lint types imports docs-check test  ## All that CI checks
+
+format: install  ## Format the code
+	$(BIN)/ruff format . && $(BIN)/ruff check --fix --quiet .
+
+format-check: install
+	$(BIN)/ruff format --check --quiet .
+
+lint: install  ## Lint the code
+	$(BIN)/ruff check --quiet .
+
+types: install  ## Check the types (mypy, strict)
+	$(BIN)/mypy
+
+imports: install  ## Check the layering
+	$(BIN)/lint-imports
+
+docs: install  ## Write the generated tables of docs/
+	$(BIN)/python -m docs.generate
+
+docs-check: install
+	$(BIN)/python -m docs.generate --check
+
+bench: install  ## Measure the cost of a request through a real Envoy (ARGS=--quick for a short run)
+	$(BIN)/python -m benchmarks $(ARGS)
+
+clean:  ## Remove what the other targets made
+	rm -rf $(VENV) build dist .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

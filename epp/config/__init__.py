@@ -1,0 +1,1 @@
+"""The configuration: EndpointPickerConfig as strict structs, and its loader."""

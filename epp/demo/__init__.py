@@ -1,0 +1,1 @@
+"""The demo: simulators, the picker and a real Envoy on loopback, under a mixed load."""

@@ -1,0 +1,1 @@
+"""The wire to Envoy: the ext_proc exchange, sans-I/O, and the doors that carry it."""

@@ -1,0 +1,109 @@
+"""
+The SDK: all that a plugin author imports, without I/O and without asyncio.
+
+Data first (endpoints, requests, attributes, errors), then the protocols of the extension points,
+then the machinery that turns an entry point and its parameters into an instance.
+"""
+
+from epp.framework.attributes import PREFIX_MATCH, AttributeKey, Attributes, PrefixMatch
+from epp.framework.datalayer import (
+    DataSource,
+    EndpointDiscovery,
+    EndpointEvent,
+    EndpointRemoved,
+    EndpointUpdate,
+    EndpointUpserted,
+    Extractor,
+    Synced,
+)
+from epp.framework.endpoint import (
+    Endpoint,
+    EndpointId,
+    EndpointLoad,
+    EndpointMetrics,
+    EndpointView,
+)
+from epp.framework.errors import (
+    BadRequest,
+    BodyTooLarge,
+    ConfigError,
+    EPPError,
+    NoEndpoints,
+    PluginFailed,
+    Rejected,
+    Saturated,
+    ScrapeError,
+    ShuttingDown,
+    Unavailable,
+)
+from epp.framework.plugin import PluginContext, PluginInstance, StateDumper
+from epp.framework.registry import Registry
+from epp.framework.request import FlowKey, InferenceRequest, RawRequest
+from epp.framework.requestcontrol import (
+    DataProducer,
+    PreRequest,
+    ResponseCompletionObserver,
+    TerminationCause,
+)
+from epp.framework.requesthandling import ParsedRequest, Parser, Usage
+from epp.framework.scheduling import (
+    Filter,
+    Picker,
+    ProfileHandler,
+    ProfileResult,
+    SchedulingResult,
+    ScoredEndpoint,
+    Scorer,
+)
+
+__all__ = [
+    "PREFIX_MATCH",
+    "AttributeKey",
+    "Attributes",
+    "BadRequest",
+    "BodyTooLarge",
+    "ConfigError",
+    "DataProducer",
+    "DataSource",
+    "EPPError",
+    "Endpoint",
+    "EndpointDiscovery",
+    "EndpointEvent",
+    "EndpointId",
+    "EndpointLoad",
+    "EndpointMetrics",
+    "EndpointRemoved",
+    "EndpointUpdate",
+    "EndpointUpserted",
+    "EndpointView",
+    "Extractor",
+    "Filter",
+    "FlowKey",
+    "InferenceRequest",
+    "NoEndpoints",
+    "ParsedRequest",
+    "Parser",
+    "Picker",
+    "PluginContext",
+    "PluginFailed",
+    "PluginInstance",
+    "PreRequest",
+    "PrefixMatch",
+    "ProfileHandler",
+    "ProfileResult",
+    "RawRequest",
+    "Registry",
+    "Rejected",
+    "ResponseCompletionObserver",
+    "Saturated",
+    "SchedulingResult",
+    "ScoredEndpoint",
+    "Scorer",
+    "ScrapeError",
+    "ShuttingDown",
+    "StateDumper",
+    "Synced",
+    "TerminationCause",
+    "Unavailable",
+    "Usage",
+]

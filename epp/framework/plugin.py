@@ -1,0 +1,48 @@
+"""
+Plugins: an instance with its type and name, and what it may be given.
+
+A plugin is a class whose keyword-only constructor is its parameter schema and whose one verb is its
+extension point. It inherits nothing it does not want to, and does not know its own name.
+"""
+
+import logging
+import random
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+
+@dataclass(frozen=True, slots=True)
+class PluginContext:
+    """
+    What the framework offers a plugin: annotate a constructor parameter with this type to get it.
+
+    `clock` returns monotonic seconds; `random` is the one source of randomness; `logger` carries
+    the plugin's name.
+    """
+
+    name: str
+    clock: Callable[[], float] = time.monotonic
+    random: random.Random = field(default_factory=random.Random)
+    logger: logging.Logger = field(default_factory=lambda: logging.getLogger("epp.plugin"))
+
+
+@dataclass(frozen=True, slots=True)
+class PluginInstance:
+    """A configured plugin."""
+
+    type: str
+    name: str
+    plugin: Any
+
+
+@runtime_checkable
+class StateDumper(Protocol):
+    """Shows a plugin's memory on /debug/state."""
+
+    @abstractmethod
+    def dump_state(self) -> Mapping[str, Any]:
+        """Return a small JSON-able summary: counts and sizes, never anything of a prompt."""
+        ...

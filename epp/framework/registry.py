@@ -1,0 +1,136 @@
+"""
+The registry: plugin types by entry point, and constructor signatures as strict parameter schemas.
+
+In-tree and third-party plugins take the same road: an entry point in the group `epp.plugins` whose
+name is the `type` in the configuration. Only types that are named are loaded.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from importlib import metadata
+from typing import Any, get_type_hints
+
+import msgspec
+
+from epp.framework.errors import ConfigError
+from epp.framework.plugin import PluginContext, PluginInstance
+
+ENTRY_POINT_GROUP = "epp.plugins"
+
+
+class Registry:
+    """Finds plugin classes by type and builds them from the parameters of a configuration."""
+
+    def __init__(self, entry_points: Iterable[metadata.EntryPoint] | None = None) -> None:
+        """
+        Take the entry points given, or those of every installed distribution.
+
+        Raises ConfigError where two distributions claim one type.
+        """
+        if entry_points is None:
+            entry_points = metadata.entry_points(group=ENTRY_POINT_GROUP)
+        self._entry_points: dict[str, metadata.EntryPoint] = {}
+        for point in entry_points:
+            other = self._entry_points.setdefault(point.name, point)
+            if other.value != point.value:
+                message = (
+                    f"plugin type {point.name!r} is claimed twice, by {_origin(other)} and by"
+                    f" {_origin(point)}: uninstall one of them"
+                )
+                raise ConfigError(message)
+
+    @property
+    def types(self) -> list[str]:
+        """Every known type, sorted."""
+        return sorted(self._entry_points)
+
+    def load(self, plugin_type: str) -> type[Any]:
+        """Return the class of a type; raise ConfigError where it is unknown or fails to import."""
+        point = self._entry_points.get(plugin_type)
+        if point is None:
+            message = f"unknown plugin type {plugin_type!r}; known are {', '.join(self.types)}"
+            raise ConfigError(message)
+        try:
+            loaded: type[Any] = point.load()
+        except (ImportError, AttributeError) as error:
+            message = f"plugin type {plugin_type!r} of {_origin(point)} cannot be loaded: {error}"
+            raise ConfigError(message) from error
+        return loaded
+
+    def build(
+        self,
+        plugin_type: str,
+        name: str,
+        parameters: Mapping[str, Any],
+        context: Callable[[str], PluginContext] = PluginContext,
+    ) -> PluginInstance:
+        """
+        Return a new instance of the type.
+
+        Parameters are in camelCase, strictly checked; ConfigError says which one is wrong, and
+        where.
+        """
+        plugin_class = self.load(plugin_type)
+        schema, injected = parameter_schema(plugin_class)
+        try:
+            values = msgspec.convert(dict(parameters), schema)
+        except msgspec.ValidationError as error:
+            raise ConfigError(_place(str(error))) from error
+        arguments = {field: getattr(values, field) for field in schema.__struct_fields__}
+        arguments |= {field: context(name) for field in injected}
+        try:
+            plugin = plugin_class(**arguments)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+        return PluginInstance(plugin_type, name, plugin)
+
+
+def parameter_schema(plugin_class: type[Any]) -> tuple[type[msgspec.Struct], list[str]]:
+    """
+    Return the strict schema of a constructor's parameters, and the names of those injected.
+
+    Raises ConfigError where a parameter is positional or not annotated: that is the plugin author's
+    mistake, and the message says so.
+    """
+    constructor = plugin_class.__init__
+    if constructor is object.__init__:
+        return msgspec.defstruct("Parameters", [], forbid_unknown_fields=True), []
+    hints = get_type_hints(constructor, include_extras=True)
+    fields: list[Any] = []
+    injected: list[str] = []
+    for parameter in list(inspect.signature(constructor).parameters.values())[1:]:
+        hint = hints.get(parameter.name)
+        if hint is None or parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
+            message = (
+                f"parameter {parameter.name!r} of {plugin_class.__qualname__} must be keyword-only"
+                " and annotated, since it is the plugin's configuration"
+            )
+            raise ConfigError(message)
+        if hint is PluginContext:
+            injected.append(parameter.name)
+        elif parameter.default is inspect.Parameter.empty:
+            fields.append((parameter.name, hint))
+        else:
+            fields.append((parameter.name, hint, _default(parameter.default)))
+    schema = msgspec.defstruct(
+        "Parameters", fields, rename="camel", forbid_unknown_fields=True, kw_only=True
+    )
+    return schema, injected
+
+
+def _default(value: Any) -> Any:
+    """A default as msgspec takes it: mutable ones by factory."""
+    if isinstance(value, list | dict | set):
+        return msgspec.field(default_factory=lambda: type(value)(value))
+    return value
+
+
+def _origin(point: metadata.EntryPoint) -> str:
+    distribution = point.dist.name if point.dist else "an unknown distribution"
+    return f"{distribution} ({point.value})"
+
+
+def _place(message: str) -> str:
+    """Move msgspec's `at $.x` to the configuration's words."""
+    text = message[0].lower() + message[1:]
+    return text.replace("`$.", "`parameters.").replace("`$`", "`parameters`")

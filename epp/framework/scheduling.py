@@ -1,0 +1,113 @@
+"""
+Scheduling: the protocols of filters, scorers, pickers and profile handlers, and their results.
+
+A profile run is filter, then score, then pick. Filters are constraints: one that raises fails the
+request. Scorers are preferences: one that raises counts 0 for every endpoint.
+"""
+
+from abc import abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from epp.framework.endpoint import Endpoint, EndpointView
+from epp.framework.request import InferenceRequest
+
+
+class ScoredEndpoint(NamedTuple):
+    """A candidate with the weighted sum of its scores."""
+
+    endpoint: Endpoint
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileResult:
+    """
+    What one profile run chose, best first and never empty, and the scores behind it.
+
+    `scores` maps each scorer's name to its unweighted scores, in the order of `candidates`.
+    """
+
+    picked: Sequence[ScoredEndpoint]
+    candidates: Sequence[Endpoint]
+    scores: Mapping[str, Sequence[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulingResult:
+    """The results of all profiles that ran, and the name of the one whose endpoint is routed to."""
+
+    profiles: Mapping[str, ProfileResult]
+    primary: str
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The endpoint the request goes to."""
+        return self.profiles[self.primary].picked[0].endpoint
+
+
+@runtime_checkable
+class Filter(Protocol):
+    """
+    Keeps the endpoints that may serve a request: a constraint.
+
+    Called in the order of configuration, each with what the one before it kept.
+    """
+
+    @abstractmethod
+    def filter(self, request: InferenceRequest, endpoints: EndpointView) -> Sequence[Endpoint]:
+        """Return those that may serve, in their order; an empty result rejects with 429."""
+        ...
+
+
+@runtime_checkable
+class Scorer(Protocol):
+    """
+    Says how good each endpoint would be for a request: a preference.
+
+    Called once a profile run with the endpoints that the filters kept.
+    """
+
+    @abstractmethod
+    def score(self, request: InferenceRequest, endpoints: EndpointView) -> Sequence[float]:
+        """
+        Return one score an endpoint, in their order, in [0, 1]: 1 is best.
+
+        A scorer with nothing to say gives every endpoint the same score.
+        """
+        ...
+
+
+@runtime_checkable
+class Picker(Protocol):
+    """Chooses among scored endpoints; the only plugin that may be random."""
+
+    @abstractmethod
+    def pick(
+        self, request: InferenceRequest, scored: Sequence[ScoredEndpoint]
+    ) -> Sequence[ScoredEndpoint]:
+        """Return the chosen ones, best first, at least one; those after the first are fallbacks."""
+        ...
+
+
+@runtime_checkable
+class ProfileHandler(Protocol):
+    """Decides which profiles run for a request, and which of their results is routed to."""
+
+    @abstractmethod
+    def pick_profiles(
+        self,
+        request: InferenceRequest,
+        profiles: Collection[str],
+        results: Mapping[str, ProfileResult],
+    ) -> Collection[str]:
+        """Return the names of the profiles to run next; called again until it returns none."""
+        ...
+
+    @abstractmethod
+    def process_results(
+        self, request: InferenceRequest, results: Mapping[str, ProfileResult]
+    ) -> SchedulingResult:
+        """Return the result of the whole run, made of the results of the profiles."""
+        ...

@@ -1,0 +1,1 @@
+"""What the picker says of itself: logs, metrics, and the pages that show them."""

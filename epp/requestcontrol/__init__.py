@@ -1,0 +1,1 @@
+"""One request from raw bytes to a routing decision, and its response to the end."""

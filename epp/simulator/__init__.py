@@ -1,0 +1,1 @@
+"""A vLLM-like model server without a GPU: an island that imports nothing of the picker."""

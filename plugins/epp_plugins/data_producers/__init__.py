@@ -1,0 +1,1 @@
+"""Data producers: facts about a request, computed before the choice."""

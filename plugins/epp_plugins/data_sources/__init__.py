@@ -1,0 +1,1 @@
+"""Data sources: where samples of an endpoint come from."""

@@ -1,0 +1,1 @@
+"""Discoveries: where endpoints come from."""

@@ -1,0 +1,1 @@
+"""Extractors: samples read into updates of an endpoint."""

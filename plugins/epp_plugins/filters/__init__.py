@@ -1,0 +1,1 @@
+"""Filters: constraints on which endpoints may serve."""

@@ -1,0 +1,1 @@
+"""Parsers: bytes to facts and back, one API dialect each."""

@@ -1,0 +1,1 @@
+"""Pickers: the choice among scored endpoints."""

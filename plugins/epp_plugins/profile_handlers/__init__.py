@@ -1,0 +1,1 @@
+"""Profile handlers: which profiles run for a request."""

@@ -1,0 +1,1 @@
+"""Scorers: preferences, 0 to 1 for each endpoint."""
