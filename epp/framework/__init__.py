@@ -33,7 +33,6 @@ from epp.framework.errors import (
     Rejected,
     Saturated,
     ScrapeError,
-    ShuttingDown,
     Unavailable,
 )
 from epp.framework.plugin import PluginContext, PluginInstance, StateDumper
@@ -100,7 +99,6 @@ __all__ = [
     "ScoredEndpoint",
     "Scorer",
     "ScrapeError",
-    "ShuttingDown",
     "StateDumper",
     "Synced",
     "TerminationCause",

@@ -7,8 +7,7 @@ The errors of the picker: each class carries its HTTP status, its code and its d
     ├── Rejected             429   never reached a model server; capacity exists, come back
     │   └── Saturated              rejected-saturated
     ├── Unavailable          503   nothing can serve the request
-    │   ├── NoEndpoints            rejected-no-endpoints
-    │   └── ShuttingDown           rejected-shutting-down
+    │   └── NoEndpoints            rejected-no-endpoints
     └── PluginFailed         500   names plugin and extension point, chains the cause
     ConfigError                    start-up only: where in the document, and what was expected
     ScrapeError                    a scrape that yields nothing; never crosses into the request path
@@ -75,12 +74,6 @@ class NoEndpoints(Unavailable):
     """The pool, or the gateway's subset of it, has no endpoint."""
 
     reason = "rejected-no-endpoints"
-
-
-class ShuttingDown(Unavailable):
-    """This picker is draining."""
-
-    reason = "rejected-shutting-down"
 
 
 class PluginFailed(EPPError):

@@ -6,11 +6,11 @@ extension point. It inherits nothing it does not want to, and does not know its 
 """
 
 import logging
-import random
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any, Protocol, runtime_checkable
 
 
@@ -25,7 +25,7 @@ class PluginContext:
 
     name: str
     clock: Callable[[], float] = time.monotonic
-    random: random.Random = field(default_factory=random.Random)
+    random: Random = field(default_factory=Random)
     logger: logging.Logger = field(default_factory=lambda: logging.getLogger("epp.plugin"))
 
 

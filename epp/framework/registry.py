@@ -92,8 +92,8 @@ def parameter_schema(plugin_class: type[Any]) -> tuple[type[msgspec.Struct], lis
     Raises ConfigError where a parameter is positional or not annotated: that is the plugin author's
     mistake, and the message says so.
     """
-    constructor = plugin_class.__init__
-    if constructor is object.__init__:
+    constructor = _constructor(plugin_class)
+    if constructor is None:
         return msgspec.defstruct("Parameters", [], forbid_unknown_fields=True), []
     hints = get_type_hints(constructor, include_extras=True)
     fields: list[Any] = []
@@ -116,6 +116,15 @@ def parameter_schema(plugin_class: type[Any]) -> tuple[type[msgspec.Struct], lis
         "Parameters", fields, rename="camel", forbid_unknown_fields=True, kw_only=True
     )
     return schema, injected
+
+
+def _constructor(plugin_class: type[Any]) -> Callable[..., None] | None:
+    """The constructor that a class or one of its bases wrote; Protocol's stand-in is none."""
+    for base in plugin_class.__mro__[:-1]:
+        constructor: Callable[..., None] | None = vars(base).get("__init__")
+        if constructor is not None and constructor.__module__ != "typing":
+            return constructor
+    return None
 
 
 def _default(value: Any) -> Any:

@@ -1,0 +1,360 @@
+"""
+The composition root: every object is built once here, run in one TaskGroup, and drained on SIGTERM.
+
+Nothing else knows all the rooms. A stop goes in three steps: readiness falls and new streams are
+refused, running ones finish or meet the drain time-out, everything in the background is cancelled.
+"""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import random
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import structlog
+from prometheus_client import CollectorRegistry
+
+from epp import __version__
+from epp.config import loader
+from epp.datalayer.collector import Collector
+from epp.datalayer.datastore import Datastore
+from epp.extproc.certificates import server_credentials
+from epp.extproc.grpc_door import GrpcDoor
+from epp.extproc.health import Health
+from epp.framework import (
+    ConfigError,
+    DataProducer,
+    EndpointRemoved,
+    PluginContext,
+    PreRequest,
+    Registry,
+    ResponseCompletionObserver,
+    StateDumper,
+    Synced,
+)
+from epp.observability import exporter
+from epp.observability.logs import RequestLog
+from epp.observability.metrics import Metrics, watch_loop_lag
+from epp.requestcontrol.director import Director
+from epp.requestcontrol.parsers import ParserTable
+from epp.requestcontrol.producers import Producers
+from epp.scheduling.scheduler import Scheduler
+
+_log = structlog.get_logger("epp")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the command line sets; sizes in bytes, times in seconds, port 0 is any free one."""
+
+    bind_address: str = ""
+    grpc_port: int = 9002
+    grpc_health_port: int = 9003
+    metrics_port: int = 9090
+    config_file: Path | None = None
+    endpoints_file: Path | None = None
+    secure_serving: bool = True
+    cert_path: Path | None = None
+    drain_timeout: float = 30.0
+    answer_timeout: float = 1.0
+    max_request_bytes: int = 64 << 20
+    refresh_metrics_interval: float = 0.2
+    scrape_timeout: float = 1.0
+    metrics_staleness_threshold: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Where the picker listens, once it does."""
+
+    grpc: int
+    health: int
+    metrics: int
+
+
+class App:
+    """One picker. `run` serves until `stop` is called; several can live in one process."""
+
+    def __init__(
+        self, options: Options, *, log: RequestLog | None = None, registry: Registry | None = None
+    ) -> None:
+        """Raises ConfigError where the configuration cannot be used."""
+        self._options = options
+        self._log = log or RequestLog(None)
+        self._stop = asyncio.Event()
+        self._rng = random.Random()
+        clock = time.monotonic
+        self._prometheus = CollectorRegistry()
+        self.metrics = Metrics(self._prometheus)
+        self.configuration = self._configure(registry or Registry())
+        self.datastore = Datastore(clock=clock, stale_after=options.metrics_staleness_threshold)
+        self.metrics.watch_pool(self.datastore.endpoints, clock)
+        self.director = self._direct(clock)
+        self.door = GrpcDoor(self.director, self.metrics, max_body_bytes=options.max_request_bytes)
+        self.health = Health()
+        self.ready = asyncio.Event()
+        """Set once the endpoints are known and the ports are open."""
+        self.ports: Ports | None = None
+
+    def _configure(self, registry: Registry) -> loader.Configuration:
+        options = self._options
+        document = loader.DEFAULT_CONFIG
+        if options.config_file is not None:
+            try:
+                document = options.config_file.read_bytes()
+            except OSError as error:
+                message = f"--config-file: {options.config_file}: {error.strerror}"
+                raise ConfigError(message) from error
+        configuration = loader.load(
+            document,
+            registry,
+            self._context,
+            endpoints_file=str(options.endpoints_file) if options.endpoints_file else None,
+        )
+        if configuration.discovery is None:
+            raise ConfigError(
+                "nothing says where the endpoints are: give --endpoints-file, or configure"
+                " dataLayer.discovery"
+            )
+        return configuration
+
+    def _context(self, name: str) -> PluginContext:
+        return PluginContext(
+            name=name,
+            clock=time.monotonic,
+            random=self._rng,
+            logger=logging.getLogger(f"epp.plugin.{name}"),
+        )
+
+    def _direct(self, clock: Any) -> Director:
+        configuration, metrics = self.configuration, self.metrics
+        return Director(
+            endpoints=self.datastore.endpoints,
+            scheduler=Scheduler(configuration, metrics, self._rng),
+            parsers=ParserTable(configuration.parsers, metrics),
+            producers=Producers(
+                configuration.of(DataProducer),
+                metrics,
+                deadline_seconds=self._options.answer_timeout,
+            ),
+            pre_request=[
+                (one.plugin, metrics.plugin("pre-request", one))
+                for one in configuration.of(PreRequest)
+            ],
+            observers=[
+                (one.plugin, metrics.plugin("response-observer", one))
+                for one in configuration.of(ResponseCompletionObserver)
+            ],
+            metrics=metrics,
+            log=self._log,
+            clock=clock,
+        )
+
+    @property
+    def stopping(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stop.is_set()
+
+    def stop(self) -> None:
+        """Begin to stop; `run` returns when all is done."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """
+        Serve until stopped.
+
+        Raises ConfigError where a port is taken or the endpoints cannot be read at first.
+        """
+        for warning in self.configuration.warnings:
+            _log.warning("configuration", warning=warning)
+        async with contextlib.AsyncExitStack() as stack:
+            server = await self._open(stack)
+            gc.collect()
+            gc.freeze()
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(self._discover(), name="discovery"),
+                    group.create_task(watch_loop_lag(self.metrics), name="loop lag"),
+                ]
+                if self.configuration.source and self.configuration.extractor:
+                    tasks.append(group.create_task(self._collect(), name="collector"))
+                await self._stop.wait()
+                await self._drain(server)
+                for task in tasks:
+                    task.cancel()
+        _log.info("stopped")
+
+    async def _open(self, stack: contextlib.AsyncExitStack) -> grpc.aio.Server:
+        options = self._options
+        address = options.bind_address or _any_address()
+        credentials = server_credentials(options.cert_path) if options.secure_serving else None
+        await self.health.start()
+        server = _server(options.max_request_bytes)
+        server.add_generic_rpc_handlers((self.door.handler,))
+        self.health.add_to(server)
+        grpc_port = await _listen(server, address, options.grpc_port, credentials)
+        stack.push_async_callback(server.stop, None)
+        probes = _server(options.max_request_bytes)
+        self.health.add_to(probes)
+        health_port = await _listen(probes, address, options.grpc_health_port, None)
+        stack.push_async_callback(probes.stop, None)
+        site = await stack.enter_async_context(
+            exporter.serve(address, options.metrics_port, self._prometheus, self.state)
+        )
+        self.ports = Ports(grpc_port, health_port, site.port)
+        _log.info(
+            "serving",
+            version=__version__,
+            address=address,
+            grpc_port=grpc_port,
+            grpc_health_port=health_port,
+            metrics_port=site.port,
+            secure=credentials is not None,
+        )
+        return server
+
+    async def _discover(self) -> None:
+        assert self.configuration.discovery is not None  # checked in _configure
+        async for event in self.configuration.discovery.plugin.discover():
+            self.datastore.apply(event)
+            if isinstance(event, EndpointRemoved):
+                self.metrics.forget(str(event.id))
+            if isinstance(event, Synced):
+                await self.health.set_ready(ready=True)
+                self.ready.set()
+                _log.info("ready", endpoints=len(self.datastore.endpoints()))
+
+    async def _collect(self) -> None:
+        assert self.configuration.source is not None
+        assert self.configuration.extractor is not None
+        source = self.configuration.source.plugin
+        collector = Collector(
+            self.datastore,
+            source,
+            self.configuration.extractor.plugin,
+            self.metrics.scrapes,
+            interval=self._options.refresh_metrics_interval,
+            timeout=self._options.scrape_timeout,
+        )
+        try:
+            await collector.run()
+        finally:
+            await source.aclose()
+
+    async def _drain(self, server: grpc.aio.Server) -> None:
+        """Refuse what is new, wait for what runs, cut what is left at the time-out."""
+        seconds = self._options.drain_timeout
+        _log.info("draining", timeout_seconds=seconds)
+        self.metrics.draining(draining=True)
+        await self.health.set_ready(ready=False)
+        refusing = asyncio.create_task(server.stop(seconds), name="graceful stop")
+        try:
+            async with asyncio.timeout(seconds):
+                await self.door.drained()
+        except TimeoutError:
+            _log.warning("drain time-out: streams that still run are cut")
+        self.door.stop()
+        await server.stop(None)
+        await refusing
+
+    def state(self) -> Mapping[str, Any]:
+        """What /debug/state shows: the pool and the plugins' memory."""
+        now = time.monotonic()
+        return {
+            "version": __version__,
+            "synced": self.datastore.synced,
+            "endpoints": [
+                {
+                    "id": str(one.id),
+                    "destination": one.destination,
+                    "labels": one.labels,
+                    "stale": one.stale,
+                    "queue": one.queue,
+                    "in_flight": one.load.in_flight,
+                    "waiting": one.metrics.waiting,
+                    "running": one.metrics.running,
+                    "kv_usage": one.metrics.kv_usage,
+                    "running_adapters": sorted(one.metrics.running_adapters),
+                    "waiting_adapters": sorted(one.metrics.waiting_adapters),
+                    "max_adapters": one.metrics.max_adapters,
+                    "age_seconds": now - one.metrics.updated_at
+                    if one.metrics.updated_at is not None
+                    else None,
+                }
+                for one in self.datastore.endpoints()
+            ],
+            "plugins": {
+                one.name: one.plugin.dump_state() for one in self.configuration.of(StateDumper)
+            },
+        }
+
+
+def _server(max_request_bytes: int) -> grpc.aio.Server:
+    # One BUFFERED message carries a whole body: beyond our own limit the client is to get a 413, so
+    # gRPC's limit, which answers with a bare error, lies well above it.
+    largest = min(2 * max_request_bytes + (64 << 20), (1 << 31) - 1)
+    return grpc.aio.server(
+        options=[
+            ("grpc.max_receive_message_length", largest),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.so_reuseport", 0),
+        ]
+    )
+
+
+async def _listen(
+    server: grpc.aio.Server, address: str, port: int, credentials: grpc.ServerCredentials | None
+) -> int:
+    host = f"[{address}]" if ":" in address else address
+    try:
+        if credentials is None:
+            bound = server.add_insecure_port(f"{host}:{port}")
+        else:
+            bound = server.add_secure_port(f"{host}:{port}", credentials)
+    except RuntimeError as error:
+        message = f"cannot listen on {host}:{port}: is the port taken, or the address not ours?"
+        raise ConfigError(message) from error
+    await server.start()
+    return bound
+
+
+def _any_address() -> str:
+    return "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
+
+
+@contextlib.asynccontextmanager
+async def running(options: Options, *, registry: Registry | None = None) -> AsyncIterator[App]:
+    """Run a picker beside the caller's own work; leave the block to drain it."""
+    app = App(options, registry=registry)
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(app.run(), name="app")
+        await app.ready.wait()
+        try:
+            yield app
+        finally:
+            app.stop()
+            await task
+
+
+async def serve(options: Options, log: RequestLog) -> None:
+    """Run a picker until SIGTERM or SIGINT; a second signal ends it at once."""
+    app = App(options, log=log)
+    loop = asyncio.get_running_loop()
+
+    def on_signal() -> None:
+        if app.stopping:
+            sys.exit(1)
+        app.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    await app.run()

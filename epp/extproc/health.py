@@ -1,0 +1,38 @@
+"""
+gRPC health: liveness, readiness, the ext_proc service, and the picker as a whole.
+
+Liveness says that the process serves at all; the other names say that the picker can decide: its
+endpoints are known and it is not stopping. Names that nobody registered are NOT_FOUND.
+"""
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from epp.extproc.grpc_door import SERVICE
+
+LIVENESS = "liveness"
+READINESS_NAMES = ("", "readiness", SERVICE)
+
+_SERVING = health_pb2.HealthCheckResponse.SERVING
+_NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+class Health:
+    """One state, served on any number of servers: Check, Watch and List."""
+
+    def __init__(self) -> None:
+        self._servicer = health.aio.HealthServicer()
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Serve grpc.health.v1 on a server."""
+        health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
+
+    async def start(self) -> None:
+        """Be alive, and not ready yet."""
+        await self._servicer.set(LIVENESS, _SERVING)
+        await self.set_ready(ready=False)
+
+    async def set_ready(self, *, ready: bool) -> None:
+        """Tell those who check and those who watch."""
+        for name in READINESS_NAMES:
+            await self._servicer.set(name, _SERVING if ready else _NOT_SERVING)

@@ -1,0 +1,334 @@
+"""
+The director: one request from raw bytes to a routing decision, and its response to the end.
+
+Everything between is synchronous but for data producers that wait, and those have a deadline, so
+that an answer is never long in coming. What a request takes (a place in an endpoint's count, the
+plugins' memory of it) is given back exactly once, in `finish`, whatever ends it.
+"""
+
+import contextlib
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from epp.framework import (
+    BadRequest,
+    Endpoint,
+    EndpointView,
+    EPPError,
+    InferenceRequest,
+    ParsedRequest,
+    PluginFailed,
+    PreRequest,
+    RawRequest,
+    ResponseCompletionObserver,
+    SchedulingResult,
+    TerminationCause,
+)
+from epp.framework.request import DEFAULT_FAIRNESS_ID
+from epp.observability.logs import RequestLog
+from epp.observability.metrics import Metrics, ModelMetrics, PluginCall
+from epp.requestcontrol import protocol
+from epp.requestcontrol.candidates import locate
+from epp.requestcontrol.parsers import Dialect, ParserTable, path_of
+from epp.requestcontrol.producers import Producers
+from epp.requestcontrol.usage import Media, UsageReader
+from epp.scheduling.scheduler import Scheduler
+
+CLIENT_CLOSED_REQUEST = 499
+"""NGINX's status for a client that left before it was answered; only metrics show it."""
+
+MAX_LOGGED_CHARS = 128
+"""Names that clients choose are cut to this in logs."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingDecision:
+    """
+    What the door is to do with a request.
+
+    `destination` is one `address:port`, or several with commas, the first being the choice. `body`
+    is None where the request's own bytes go on. `restore_model` is the model's name as the model
+    server says it and as the client knows it, where they differ.
+    """
+
+    destination: str
+    set_headers: Mapping[str, str] = field(default_factory=dict)
+    remove_headers: Sequence[str] = ()
+    body: bytes | None = None
+    restore_model: tuple[str, str] | None = None
+
+
+@dataclass(slots=True)
+class RoutedRequest:
+    """A request that has its endpoint, and what has been seen of its response so far."""
+
+    request: InferenceRequest
+    result: SchedulingResult
+    decision: RoutingDecision
+    endpoint: Endpoint
+    dialect: Dialect
+    model_metrics: ModelMetrics
+    asked_model: str
+    started: float
+    decision_seconds: float
+    reads_response: bool = True
+    status: int = 0
+    response_bytes: int = 0
+    first_byte_seconds: float | None = None
+    media: Media = "opaque"
+    usage: UsageReader | None = None
+    finished: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Understood:
+    """A raw request with its facts."""
+
+    request: InferenceRequest
+    dialect: Dialect
+    parsed: ParsedRequest
+    asked_model: str
+
+
+class Director:
+    """Carries requests through their life; holds nothing of a request after its end."""
+
+    def __init__(
+        self,
+        *,
+        endpoints: Callable[[], Sequence[Endpoint]],
+        scheduler: Scheduler,
+        parsers: ParserTable,
+        producers: Producers,
+        pre_request: Sequence[tuple[PreRequest, PluginCall]],
+        observers: Sequence[tuple[ResponseCompletionObserver, PluginCall]],
+        metrics: Metrics,
+        log: RequestLog,
+        clock: Callable[[], float],
+    ) -> None:
+        self._endpoints = endpoints
+        self._scheduler = scheduler
+        self._parsers = parsers
+        self._producers = producers
+        self._pre_request = pre_request
+        self._observers = observers
+        self._metrics = metrics
+        self._log = log
+        self._clock = clock
+
+    async def handle_request(self, raw: RawRequest) -> RoutedRequest:
+        """
+        Return the request with its endpoint; raise the EPPError that its client is to be told.
+
+        Either way the request is counted; a routed one must be given to `finish` at its end.
+        Suspends only where a data producer waits.
+        """
+        started = self._clock()
+        try:
+            understood = self._understand(raw)
+        except EPPError as error:
+            self.refuse(raw, error)
+            raise
+        request = understood.request
+        model_metrics = self._metrics.model(understood.asked_model or request.model)
+        model_metrics.started(request.size_bytes)
+        try:
+            view = EndpointView(locate(self._endpoints(), raw.subset_hint))
+            await self._producers.run(request, view)
+            result = self._scheduler.schedule(request, view)
+            decision = self._decide(raw, understood, result)
+        except EPPError as error:
+            model_metrics.rejected(error.status, error.reason or "")
+            self._log_refusal(request, error)
+            raise
+        except BaseException:  # cancelled while waiting: the client has left
+            model_metrics.rejected(CLIENT_CLOSED_REQUEST, "")
+            raise
+        return self._dispatch(understood, result, decision, model_metrics, started)
+
+    def refuse(self, raw: RawRequest, error: EPPError) -> None:
+        """Count and log a request that was never understood."""
+        self._metrics.refused(error.status, error.reason or "")
+        request_id = raw.headers.get(protocol.REQUEST_ID, "")
+        self._log_refusal(InferenceRequest(request_id, raw.headers), error)
+
+    def _understand(self, raw: RawRequest) -> _Understood:
+        headers = raw.headers
+        path = path_of(headers)
+        dialect = self._parsers.find(path)
+        parsed = ParsedRequest()
+        if raw.body is not None:
+            parsed = dialect.parse(path, headers, raw.body)
+        asked_model = parsed.model or ""
+        model = protocol.first_of(headers, protocol.MODEL_REWRITE) or asked_model
+        if parsed.model is not None and not model:
+            raise BadRequest("model not found in request body")
+        request = InferenceRequest(
+            request_id=headers.get(protocol.REQUEST_ID) or str(uuid.uuid4()),
+            headers=headers,
+            model=model if parsed.model is not None else "",
+            prompt=parsed.prompt,
+            cache_salt=parsed.cache_salt,
+            stream=parsed.stream,
+            max_output_tokens=parsed.max_output_tokens,
+            size_bytes=len(raw.body) if raw.body is not None else 0,
+            fairness_id=protocol.first_of(headers, protocol.FAIRNESS_ID) or DEFAULT_FAIRNESS_ID,
+        )
+        return _Understood(request, dialect, parsed, asked_model)
+
+    def _decide(
+        self, raw: RawRequest, understood: _Understood, result: SchedulingResult
+    ) -> RoutingDecision:
+        request = understood.request
+        body = None
+        restore = None
+        if raw.body is not None and request.model != understood.asked_model:
+            with understood.dialect.call:
+                body = understood.dialect.parser.rewrite_model(raw.body, request.model)
+            restore = (request.model, understood.asked_model) if understood.asked_model else None
+        headers: dict[str, str] = {}
+        if protocol.REQUEST_ID not in raw.headers:
+            headers[protocol.REQUEST_ID] = request.request_id
+        for plugin, call in self._pre_request:
+            with contextlib.suppress(PluginFailed), call:
+                headers.update(plugin.pre_request(request, result))
+        return RoutingDecision(
+            ",".join([one.endpoint.destination for one in result.profiles[result.primary].picked]),
+            headers,
+            [name for name in raw.headers if name in protocol.STRIPPED_HEADERS],
+            body,
+            restore,
+        )
+
+    def _dispatch(
+        self,
+        understood: _Understood,
+        result: SchedulingResult,
+        decision: RoutingDecision,
+        model_metrics: ModelMetrics,
+        started: float,
+    ) -> RoutedRequest:
+        endpoint = result.endpoint
+        endpoint.load.in_flight += 1
+        self._metrics.pick(endpoint)
+        seconds = self._clock() - started
+        self._metrics.decision_seconds(seconds)
+        return RoutedRequest(
+            understood.request,
+            result,
+            decision,
+            endpoint,
+            understood.dialect,
+            model_metrics,
+            understood.asked_model,
+            started,
+            seconds,
+            understood.parsed.response_matters,
+        )
+
+    # The response
+
+    def on_response_headers(
+        self,
+        routed: RoutedRequest,
+        *,
+        status: int,
+        media: Media,
+        served: str | None,
+        body_follows: bool,
+    ) -> None:
+        """
+        Take note of the response's head; it is the first byte too, where no body will be shown.
+        """
+        routed.status = status
+        routed.media = media
+        if media != "opaque" and routed.reads_response and body_follows:
+            routed.usage = UsageReader(routed.dialect.parser, media)
+        if not body_follows:
+            self._first_byte(routed)
+        if served is not None and served != routed.endpoint.destination:
+            self._move(routed, served)
+
+    def on_response_body(self, routed: RoutedRequest, piece: bytes) -> None:
+        """Take note of a piece of the response's body."""
+        if piece:
+            if routed.first_byte_seconds is None:
+                self._first_byte(routed)
+            routed.response_bytes += len(piece)
+            if routed.usage is not None:
+                routed.usage.feed(piece)
+
+    def on_response_end(self, routed: RoutedRequest) -> None:
+        """Take note that the response's body is complete."""
+        if routed.usage is not None:
+            routed.usage.end()
+
+    def _first_byte(self, routed: RoutedRequest) -> None:
+        seconds = self._clock() - routed.started
+        routed.first_byte_seconds = seconds
+        routed.model_metrics.first_byte(seconds, streaming=routed.media == "events")
+
+    def _move(self, routed: RoutedRequest, served: str) -> None:
+        """Move the request's place to the endpoint that the gateway says has served it instead."""
+        for endpoint in self._endpoints():
+            if endpoint.destination == served:
+                routed.endpoint.load.in_flight -= 1
+                endpoint.load.in_flight += 1
+                routed.endpoint = endpoint
+                return
+
+    def finish(self, routed: RoutedRequest, cause: TerminationCause) -> None:
+        """Give back what the request took, once; later calls do nothing."""
+        if routed.finished:
+            return
+        routed.finished = True
+        routed.endpoint.load.in_flight -= 1
+        if cause is TerminationCause.COMPLETED and routed.status >= 500:
+            cause = TerminationCause.MODEL_SERVER_ERROR
+        usage = routed.usage.usage if routed.usage is not None else None
+        for plugin, call in self._observers:
+            with contextlib.suppress(PluginFailed), call:
+                plugin.on_response_complete(routed.request, routed.result, cause, usage)
+        seconds = self._clock() - routed.started
+        routed.model_metrics.finished(seconds, cause, routed.response_bytes, usage)
+        self._log_finished(routed, cause, seconds)
+
+    # The log line
+
+    def _log_finished(self, routed: RoutedRequest, cause: TerminationCause, seconds: float) -> None:
+        request = routed.request
+        fields: dict[str, object] = {
+            "event": "request",
+            "request_id": request.request_id[:MAX_LOGGED_CHARS],
+            "api": routed.dialect.claim,
+            "model": routed.asked_model[:MAX_LOGGED_CHARS],
+            "endpoint": routed.endpoint.destination,
+            "status": routed.status,
+            "cause": cause.value,
+            "decision_ms": round(routed.decision_seconds * 1e3, 3),
+            "duration_ms": round(seconds * 1e3, 1),
+            "request_bytes": request.size_bytes,
+            "response_bytes": routed.response_bytes,
+        }
+        if request.model != routed.asked_model:
+            fields["target_model"] = request.model[:MAX_LOGGED_CHARS]
+        if routed.first_byte_seconds is not None:
+            fields["first_byte_ms"] = round(routed.first_byte_seconds * 1e3, 1)
+        if routed.usage is not None and routed.usage.usage is not None:
+            fields["prompt_tokens"] = routed.usage.usage.prompt_tokens
+            fields["completion_tokens"] = routed.usage.usage.completion_tokens
+            fields["cached_tokens"] = routed.usage.usage.cached_tokens
+        self._log.line(fields)
+
+    def _log_refusal(self, request: InferenceRequest, error: EPPError) -> None:
+        self._log.line(
+            {
+                "event": "request",
+                "request_id": request.request_id[:MAX_LOGGED_CHARS],
+                "model": request.model[:MAX_LOGGED_CHARS],
+                "status": error.status,
+                "error": error.code,
+                "reason": error.reason,
+            }
+        )

@@ -1,0 +1,59 @@
+"""
+The keys of the Endpoint Picker Protocol: header names, metadata namespaces, and who owns which.
+
+Names are those of the Gateway API Inference Extension (proposal 004) and of llm-d-router, whose
+newer `x-llm-d-*` headers win over their older aliases.
+"""
+
+from collections.abc import Iterable, Mapping
+
+DESTINATION = "x-gateway-destination-endpoint"
+SERVED = "x-gateway-destination-endpoint-served"
+SUBSET = "x-gateway-destination-endpoint-subset"
+SUBSET_NAMESPACE = "envoy.lb.subset_hint"
+METADATA_NAMESPACE = "envoy.lb"
+DROP_REASON = "x-llm-d-request-dropped-reason"
+REQUEST_ID = "x-request-id"
+
+OBJECTIVE = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
+FAIRNESS_ID = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
+MODEL_REWRITE = ("x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite")
+TTFT_SLO = ("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")
+TPOT_SLO = ("x-llm-d-slo-tpot-ms", "x-slo-tpot-ms")
+
+CONTROL_HEADERS = frozenset(
+    {
+        DESTINATION,
+        SERVED,
+        SUBSET,
+        DROP_REASON,
+        *OBJECTIVE,
+        *FAIRNESS_ID,
+        *MODEL_REWRITE,
+        *TTFT_SLO,
+        *TPOT_SLO,
+        "x-data-parallel-host-port",
+        "x-encoder-hosts-ports",
+        "x-kv-cache-source-host-port",
+        "x-prefiller-host-port",
+    }
+)
+"""Headers that gateways, the picker and clients talk by; no model server gets them."""
+
+STRIPPED_HEADERS = CONTROL_HEADERS - {DESTINATION}
+"""What is removed from a request; the destination is overwritten."""
+
+
+def is_system_owned(name: str) -> bool:
+    """Say whether a header is the picker's to set, in any letter case (content-length included)."""
+    lower = name.lower()
+    return lower in CONTROL_HEADERS or lower == "content-length"
+
+
+def first_of(headers: Mapping[str, str], names: Iterable[str]) -> str | None:
+    """Return the value of the first of the names that is there and not empty."""
+    for name in names:
+        value = headers.get(name)
+        if value:
+            return value
+    return None

@@ -1,0 +1,104 @@
+"""
+A profile run: filter, then score, then pick, over one view of the candidates.
+
+A plain function of its arguments. A filter that raises fails the run, for it is a constraint; a
+scorer that raises, or returns the wrong number of scores, counts 0 for every endpoint; where the
+picker raises or picks nothing, the first of the best scores is taken.
+"""
+
+from collections.abc import Sequence
+
+from epp.config.loader import BuiltProfile
+from epp.framework import (
+    EndpointView,
+    Filter,
+    InferenceRequest,
+    Picker,
+    PluginFailed,
+    ProfileResult,
+    Saturated,
+    ScoredEndpoint,
+    Scorer,
+)
+from epp.observability.metrics import Metrics, PluginCall
+
+
+class SchedulerProfile:
+    """The plugins of one profile, each with the timer that contains its failures."""
+
+    def __init__(self, built: BuiltProfile, metrics: Metrics) -> None:
+        self.name = built.name
+        self._filters: list[tuple[Filter, PluginCall]] = [
+            (one.plugin, metrics.plugin("filter", one)) for one in built.filters
+        ]
+        self._scorers: list[tuple[Scorer, PluginCall, str, float]] = [
+            (one.plugin, metrics.plugin("scorer", one), one.name, weight)
+            for one, weight in built.scorers
+        ]
+        self._picker: Picker = built.picker.plugin
+        self._picker_call = metrics.plugin("picker", built.picker)
+
+    def run(self, request: InferenceRequest, endpoints: EndpointView) -> ProfileResult:
+        """
+        Return what this profile chooses.
+
+        Raises Saturated where the filters keep nothing, PluginFailed where a filter fails.
+        """
+        kept = self.keep(request, endpoints)
+        scores: dict[str, Sequence[float]] = {}
+        totals = [0.0] * len(kept)
+        for scorer, call, name, weight in self._scorers:
+            column = _scores(scorer, call, request, kept)
+            scores[name] = column
+            totals = [total + weight * score for total, score in zip(totals, column, strict=True)]
+        scored = [
+            ScoredEndpoint(endpoint, total) for endpoint, total in zip(kept, totals, strict=True)
+        ]
+        return ProfileResult(self._pick(request, scored), kept, scores)
+
+    def keep(self, request: InferenceRequest, endpoints: EndpointView) -> EndpointView:
+        """Return the endpoints that the filters keep; raises as `run` does."""
+        for plugin, call in self._filters:
+            with call:
+                kept = plugin.filter(request, endpoints)
+            if not kept:
+                raise Saturated("no endpoint may serve the request: its filters removed all")
+            if len(kept) != len(endpoints):
+                endpoints = EndpointView(kept)
+        return endpoints
+
+    def _pick(
+        self, request: InferenceRequest, scored: Sequence[ScoredEndpoint]
+    ) -> Sequence[ScoredEndpoint]:
+        try:
+            with self._picker_call:
+                picked = self._picker.pick(request, scored)
+                if not picked:
+                    raise ValueError("the picker picked nothing")
+        except PluginFailed:
+            return [max(scored, key=lambda one: one.score)]
+        return picked
+
+
+def _scores(
+    scorer: Scorer, call: PluginCall, request: InferenceRequest, endpoints: EndpointView
+) -> Sequence[float]:
+    """Return the scorer's scores, each in [0, 1]; all 0 where it fails."""
+    count = len(endpoints)
+    try:
+        with call:
+            scores = scorer.score(request, endpoints)
+            if len(scores) != count:
+                message = f"{len(scores)} scores for {count} endpoints"
+                raise ValueError(message)
+            # A NaN makes the sum one, and hides from min and max.
+            total = sum(scores)
+            if total != total or min(scores) < 0.0 or max(scores) > 1.0:
+                return [_clamped(score) for score in scores]
+    except PluginFailed:
+        return [0.0] * count
+    return scores
+
+
+def _clamped(score: float) -> float:
+    return min(1.0, max(0.0, score)) if score == score else 0.0
