@@ -21,7 +21,7 @@ from typing import Any
 
 import grpc
 import structlog
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, ProcessCollector
 
 from epp import __version__
 from epp.config import loader
@@ -94,6 +94,7 @@ class App:
         self._rng = random.Random()
         clock = time.monotonic
         self._prometheus = CollectorRegistry()
+        ProcessCollector(registry=self._prometheus)
         self.metrics = Metrics(self._prometheus)
         self.configuration = self._configure(registry or Registry())
         self.datastore = Datastore(clock=clock, stale_after=options.metrics_staleness_threshold)

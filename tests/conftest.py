@@ -1,10 +1,14 @@
 """What every test gets: seeded randomness, and no blocking call inside the event loop."""
 
+import asyncio
 import random
 from collections.abc import Iterator
 
 import pytest
 from blockbuster import BlockBuster, blockbuster_ctx
+
+# pytest-asyncio would else open a loop before the first async test and never close it.
+asyncio.get_event_loop_policy().set_event_loop(None)
 
 
 @pytest.fixture

@@ -122,7 +122,10 @@ def _constructor(plugin_class: type[Any]) -> Callable[..., None] | None:
     """The constructor that a class or one of its bases wrote; Protocol's stand-in is none."""
     for base in plugin_class.__mro__[:-1]:
         constructor: Callable[..., None] | None = vars(base).get("__init__")
-        if constructor is not None and constructor.__module__ != "typing":
+        # Python 3.11 puts object's in the stand-in's place at the first instantiation.
+        if constructor is None or constructor is object.__init__:
+            continue
+        if constructor.__module__ != "typing":
             return constructor
     return None
 

@@ -139,7 +139,7 @@ class Director:
             result = self._scheduler.schedule(request, view)
             decision = self._decide(raw, understood, result)
         except EPPError as error:
-            model_metrics.rejected(error.status, error.reason or "")
+            model_metrics.rejected(error.status, error.reason or error.code)
             self._log_refusal(request, error)
             raise
         except BaseException:  # cancelled while waiting: the client has left
@@ -149,7 +149,7 @@ class Director:
 
     def refuse(self, raw: RawRequest, error: EPPError) -> None:
         """Count and log a request that was never understood."""
-        self._metrics.refused(error.status, error.reason or "")
+        self._metrics.refused(error.status, error.reason or error.code)
         request_id = raw.headers.get(protocol.REQUEST_ID, "")
         self._log_refusal(InferenceRequest(request_id, raw.headers), error)
 
