@@ -49,6 +49,8 @@ from epp.requestcontrol.parsers import ParserTable
 from epp.requestcontrol.producers import Producers
 from epp.scheduling.scheduler import Scheduler
 
+MAX_PENDING_STREAMS = 100_000
+
 _log = structlog.get_logger("epp")
 
 
@@ -308,6 +310,9 @@ def _server(max_request_bytes: int) -> grpc.aio.Server:
             ("grpc.max_receive_message_length", largest),
             ("grpc.max_send_message_length", -1),
             ("grpc.so_reuseport", 0),
+            # Beyond 1,000 waiting streams gRPC would reject some at random: a burst is no overload.
+            ("grpc.server.max_pending_requests", MAX_PENDING_STREAMS),
+            ("grpc.server.max_pending_requests_hard_limit", MAX_PENDING_STREAMS + 1),
         ]
     )
 
