@@ -7,12 +7,15 @@ attribute may always be absent: a producer can fail or not be configured.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
+
+if TYPE_CHECKING:
+    from epp.framework.endpoint import Endpoint
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AttributeKey(Generic[T]):
     """The name of an attribute, with the type of its value."""
 
@@ -44,13 +47,25 @@ class PrefixMatch:
     """
     How much of a request's prompt each candidate is expected to hold in its KV cache.
 
-    `matched_blocks` counts leading blocks, one number per candidate in the candidates' order;
+    `matched_blocks` counts leading blocks, one number per endpoint of `candidates`, in their order;
     `total_blocks` is the number of blocks of the prompt, `block_bytes` the size of one.
     """
 
     matched_blocks: Sequence[int]
     total_blocks: int
     block_bytes: int
+    candidates: Sequence["Endpoint"] = ()
+
+    def blocks_of(self, endpoints: Sequence["Endpoint"]) -> Sequence[int]:
+        """Return the matched blocks of these endpoints, which filters may have made fewer."""
+        # Filters keep the order and only remove, so equal lengths mean the same endpoints.
+        if len(endpoints) == len(self.matched_blocks):
+            return self.matched_blocks
+        blocks = {
+            id(one): blocks
+            for one, blocks in zip(self.candidates, self.matched_blocks, strict=False)
+        }
+        return [blocks.get(id(endpoint), 0) for endpoint in endpoints]
 
 
 PREFIX_MATCH: AttributeKey[PrefixMatch] = AttributeKey("prefix-match")

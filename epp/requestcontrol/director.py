@@ -30,6 +30,7 @@ from epp.observability.logs import RequestLog
 from epp.observability.metrics import Metrics, ModelMetrics, PluginCall
 from epp.requestcontrol import protocol
 from epp.requestcontrol.candidates import locate
+from epp.requestcontrol.decisions import RecentDecisions
 from epp.requestcontrol.parsers import Dialect, ParserTable, path_of
 from epp.requestcontrol.producers import Producers
 from epp.requestcontrol.usage import Media, UsageReader
@@ -39,7 +40,7 @@ CLIENT_CLOSED_REQUEST = 499
 """NGINX's status for a client that left before it was answered; only metrics show it."""
 
 MAX_LOGGED_CHARS = 128
-"""Names that clients choose are cut to this in logs."""
+"""Names that clients choose are cut to this in logs and on debug pages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,7 @@ class Director:
         producers: Producers,
         pre_request: Sequence[tuple[PreRequest, PluginCall]],
         observers: Sequence[tuple[ResponseCompletionObserver, PluginCall]],
+        decisions: RecentDecisions,
         metrics: Metrics,
         log: RequestLog,
         clock: Callable[[], float],
@@ -113,6 +115,7 @@ class Director:
         self._producers = producers
         self._pre_request = pre_request
         self._observers = observers
+        self._decisions = decisions
         self._metrics = metrics
         self._log = log
         self._clock = clock
@@ -212,10 +215,15 @@ class Director:
         endpoint = result.endpoint
         endpoint.load.in_flight += 1
         self._metrics.pick(endpoint)
-        seconds = self._clock() - started
+        now = self._clock()
+        seconds = now - started
         self._metrics.decision_seconds(seconds)
+        request = understood.request
+        self._decisions.record(
+            request.request_id[:MAX_LOGGED_CHARS], request.model[:MAX_LOGGED_CHARS], result, now
+        )
         return RoutedRequest(
-            understood.request,
+            request,
             result,
             decision,
             endpoint,

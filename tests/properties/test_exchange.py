@@ -11,13 +11,13 @@ from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
-from support import wire
 
 from epp.extproc import messages
 from epp.extproc.exchange import Event, Exchange, RequestInvalid, RequestReceived
 from epp.extproc.messages import ProcessingRequest, ProcessingResponse
 from epp.framework import NoEndpoints
 from epp.requestcontrol.director import RoutingDecision
+from support import wire
 
 PICK = RoutingDecision("[fd00::1]:8000", {"x-request-id": "1"}, ["x-slo-ttft-ms"])
 FDS = messages.FULL_DUPLEX_STREAMED

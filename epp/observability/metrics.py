@@ -1,0 +1,151 @@
+"""
+Metrics: every instrument of the picker, on one registry that is passed in.
+
+One prefix, base units, and labels from closed sets: what a client can choose is capped. Everything
+that is called for a request is bound beforehand and costs a few microseconds for all of it.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+
+import prometheus_client
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from epp import __version__
+from epp.framework import Endpoint, PluginInstance
+from epp.observability import buckets
+from epp.observability.endpoint_metrics import PoolCollector, ScrapeMetrics
+from epp.observability.plugin_calls import PluginCall, PluginMetrics
+from epp.observability.request_metrics import ModelMetrics, RequestMetrics
+
+__all__ = ["Metrics", "ModelMetrics", "PluginCall", "ScrapeMetrics", "watch_loop_lag"]
+
+
+class Metrics:
+    """
+    What the picker counts and times.
+
+    `scrapes` is the observer of the data layer's scrapes; `registry` is what an exporter shows.
+    Making one turns off the `_created` series of prometheus_client, one more for each counter and
+    histogram and of no use to Prometheus. The library has that switch for the whole process only,
+    so it is turned here, where the picker's metrics begin, and not by importing something.
+    """
+
+    def __init__(
+        self,
+        registry: CollectorRegistry | None = None,
+        *,
+        max_models: int = 200,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = registry = CollectorRegistry() if registry is None else registry
+        self._requests = RequestMetrics(registry, max_models)
+        self._plugins = PluginMetrics(registry, clock)
+        self.scrapes = ScrapeMetrics(registry)
+        self._decision = Histogram(
+            "epp_decision_duration_seconds",
+            "From the arrival of a whole request to its routing decision.",
+            registry=registry,
+            buckets=buckets.FAST_SECONDS,
+        )
+        self._picks = Counter(
+            "epp_endpoint_picks",
+            "Requests routed to an endpoint.",
+            ("endpoint",),
+            registry=registry,
+        )
+        self._picked: dict[str, Counter] = {}
+        self._streams_open = Gauge(
+            "epp_streams_open", "Streams of the gateway that are open.", registry=registry
+        )
+        self._streams = Counter(
+            "epp_streams",
+            "Streams of the gateway that ended, by gRPC status code.",
+            ("code",),
+            registry=registry,
+        )
+        self._stream_codes: dict[str, Counter] = {}
+        self._loop_lag = Histogram(
+            "epp_event_loop_lag_seconds",
+            "How much later than asked a timer of the event loop fires.",
+            registry=registry,
+            buckets=buckets.LAG_SECONDS,
+        )
+        self._draining = Gauge(
+            "epp_draining",
+            "1 while the picker finishes what it has and takes nothing new.",
+            registry=registry,
+        )
+        info = Gauge("epp_info", "Always 1: what runs here.", ("version",), registry=registry)
+        info.labels(__version__).set(1)
+
+    def model(self, name: str) -> ModelMetrics:
+        """Return the instruments of a model's requests; of "other" where there are too many."""
+        return self._requests.model(name)
+
+    def refused(self, status: int, reason: str) -> None:
+        """Count a request that was answered with an error before its model was known."""
+        self._requests.model("").refused(status, reason)
+
+    def decision_seconds(self, seconds: float) -> None:
+        """Count the time that one routing decision took."""
+        self._decision.observe(seconds)
+
+    def plugin(self, extension_point: str, instance: PluginInstance) -> PluginCall:
+        """Return what a plugin is called in, bound once and used for every call."""
+        return self._plugins.call(extension_point, instance)
+
+    def pick(self, endpoint: Endpoint) -> None:
+        """Count a request routed to an endpoint."""
+        name = str(endpoint.id)
+        picked = self._picked.get(name)
+        if picked is None:
+            picked = self._picked[name] = self._picks.labels(name)
+        picked.inc()
+
+    def forget(self, endpoint_id: str) -> None:
+        """Drop the series of an endpoint that is gone; its id is given as text."""
+        self._picked.pop(endpoint_id, None)
+        self._picks.remove_by_labels({"endpoint": endpoint_id})
+        self.scrapes.forget(endpoint_id)
+
+    def stream_opened(self) -> None:
+        """Count a stream of the gateway that opened."""
+        self._streams_open.inc()
+
+    def stream_closed(self, code: str) -> None:
+        """Count a stream of the gateway that ended, with the name of its gRPC status code."""
+        self._streams_open.dec()
+        closed = self._stream_codes.get(code)
+        if closed is None:
+            closed = self._stream_codes[code] = self._streams.labels(code)
+        closed.inc()
+
+    def watch_pool(
+        self, endpoints: Callable[[], Sequence[Endpoint]], clock: Callable[[], float]
+    ) -> None:
+        """
+        Show the pool on the metrics page, as it is when the page is asked for.
+
+        The clock is the one that endpoints' `updated_at` is read from.
+        """
+        self.registry.register(PoolCollector(endpoints, clock))
+
+    def loop_lag_seconds(self, seconds: float) -> None:
+        """Count how late the event loop was once."""
+        self._loop_lag.observe(seconds)
+
+    def draining(self, *, draining: bool) -> None:
+        """Show whether the picker drains."""
+        self._draining.set(1.0 if draining else 0.0)
+
+
+async def watch_loop_lag(metrics: Metrics, interval: float = 0.25) -> None:
+    """Measure, for ever, how late the event loop wakes what asked to be woken."""
+    loop = asyncio.get_running_loop()
+    while True:
+        due = loop.time() + interval
+        await asyncio.sleep(interval)
+        metrics.loop_lag_seconds(max(0.0, loop.time() - due))

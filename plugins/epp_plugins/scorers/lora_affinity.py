@@ -1,0 +1,67 @@
+"""
+Prefer endpoints that serve the request's adapter, then those with room for it.
+
+Loading an adapter costs time, and an engine whose adapter slots are taken makes the request wait
+until one is free.
+"""
+
+from collections.abc import Sequence
+
+from epp.framework import EndpointMetrics, EndpointView, InferenceRequest, Scorer
+
+
+class LoRAAffinityScorer(Scorer):
+    """
+    Four levels, by the adapters an endpoint runs and has waiting.
+
+    `activeScore`: it runs the adapter that the model name selects. `roomScore`: it has a slot free,
+    an adapter that both runs and waits taking one slot. `waitingScore`: its slots are taken, but
+    requests for the adapter wait there already. `fullScore`: none of these.
+
+    The base model is nobody's adapter, so its requests only see room or none; where no endpoint
+    reports adapters at all, everyone scores alike. What a stale endpoint once reported says nothing
+    now: it scores as one with room, yet never above the best of those that are known.
+    """
+
+    def __init__(
+        self,
+        *,
+        active_score: float = 1.0,
+        room_score: float = 0.8,
+        waiting_score: float = 0.6,
+        full_score: float = 0.0,
+    ) -> None:
+        self._active = _level("activeScore", active_score)
+        self._room = _level("roomScore", room_score)
+        self._waiting = _level("waitingScore", waiting_score)
+        self._full = _level("fullScore", full_score)
+
+    def score(self, request: InferenceRequest, endpoints: EndpointView) -> Sequence[float]:
+        """Return the level of each endpoint for the request's model."""
+        model = request.model
+        scores = [self._one(model, endpoint.metrics) for endpoint in endpoints]
+        if stale := set(endpoints.stale):
+            known = (score for at, score in enumerate(scores) if at not in stale)
+            neutral = min(self._room, max(known, default=self._room))
+            for at in stale:
+                scores[at] = neutral
+        return scores
+
+    def _one(self, model: str, metrics: EndpointMetrics) -> float:
+        running, waiting = metrics.running_adapters, metrics.waiting_adapters
+        if model in running:
+            return self._active
+        # The union is only built where the sum does not settle it.
+        if (
+            len(running) + len(waiting) < metrics.max_adapters
+            or len(running | waiting) < metrics.max_adapters
+        ):
+            return self._room
+        return self._waiting if model in waiting else self._full
+
+
+def _level(name: str, value: float) -> float:
+    if not 0.0 <= value <= 1.0:
+        message = f"parameters.{name} must be from 0 to 1, got {value}"
+        raise ValueError(message)
+    return value
