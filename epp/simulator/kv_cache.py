@@ -1,0 +1,129 @@
+"""
+The KV cache: memory in blocks of tokens, with prefixes shared and the longest unused evicted.
+
+A block that is full carries the hash of all tokens up to its end; a later sequence that begins with
+the same tokens takes the block over instead of computing it. A block that nobody holds is free, yet
+keeps its content until it is needed: the free queue gives out blocks without content first, then
+the longest unused. Of one sequence the last blocks go first, for a prefix without its beginning
+is worth nothing.
+
+Blocks are not made unique: a prompt that is cached to its very end computes its last block again,
+so a hash may stand for several blocks.
+"""
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+
+import xxhash
+
+BlockHash = bytes
+_NULL_BLOCK = 0
+"""Block 0 pads block tables in vLLM and is never given out; so it is here."""
+
+
+def block_hashes(
+    tokens: "array[int]", block_size: int, parent: BlockHash, start: int = 0
+) -> Iterator[BlockHash]:
+    """Yield the hashes of the full blocks from index `start` on, each chained to the one before."""
+    for at in range(start * block_size, len(tokens) - block_size + 1, block_size):
+        parent = xxhash.xxh3_128_digest(parent + tokens[at : at + block_size].tobytes())
+        yield parent
+
+
+def root_hash(adapter: str | None, cache_salt: str) -> BlockHash:
+    """Return the parent of first blocks; adapters and salts share nothing with each other."""
+    return xxhash.xxh3_128_digest(repr((adapter, cache_salt)).encode())
+
+
+class KVCache:
+    """
+    All blocks of one engine: who holds them, what is in them, which are free.
+
+    A held block has as many holders as sequences list it; the caller keeps those lists.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int, *, prefix_caching: bool = True) -> None:
+        self.block_size = block_size
+        self.usable_blocks = num_blocks - 1
+        self._prefix_caching = prefix_caching
+        self._holders = [0] * num_blocks
+        self._content: list[BlockHash | None] = [None] * num_blocks
+        self._cached: dict[BlockHash, list[int]] = {}
+        self._free = OrderedDict.fromkeys(range(_NULL_BLOCK + 1, num_blocks))
+
+    @property
+    def free_blocks(self) -> int:
+        """How many blocks nobody holds, with content or without."""
+        return len(self._free)
+
+    @property
+    def usage(self) -> float:
+        """The held fraction of all usable blocks."""
+        return (self.usable_blocks - len(self._free)) / self.usable_blocks
+
+    def blocks_for(self, num_tokens: int) -> int:
+        """How many blocks this many tokens take."""
+        return -(-num_tokens // self.block_size)
+
+    def lookup(self, hashes: Sequence[BlockHash], num_tokens: int) -> list[int]:
+        """
+        Return the leading blocks that are cached, of a sequence of so many tokens.
+
+        Its last token is never among them: something must be computed for a token to come out.
+        """
+        found: list[int] = []
+        if not self._prefix_caching:
+            return found
+        for block_hash in hashes[: (num_tokens - 1) // self.block_size]:
+            blocks = self._cached.get(block_hash)
+            if blocks is None:
+                break
+            found.append(blocks[0])
+        return found
+
+    def free_among(self, blocks: Sequence[int]) -> int:
+        """How many of these blocks nobody holds: taking them over lessens the free ones."""
+        return sum(not self._holders[block] for block in blocks)
+
+    def share(self, blocks: Sequence[int]) -> None:
+        """Hold blocks that a lookup found."""
+        for block in blocks:
+            if not self._holders[block]:
+                del self._free[block]
+            self._holders[block] += 1
+
+    def allocate(self, count: int) -> list[int]:
+        """Hold blocks for new content, evicting what they kept; there must be enough free."""
+        taken = []
+        for _ in range(count):
+            block, _ = self._free.popitem(last=False)
+            self._evict(block)
+            self._holders[block] = 1
+            taken.append(block)
+        return taken
+
+    def fill(self, block: int, block_hash: BlockHash) -> None:
+        """Say that a held block is full, and of what."""
+        if self._prefix_caching and self._content[block] is None:
+            self._content[block] = block_hash
+            self._cached.setdefault(block_hash, []).append(block)
+
+    def release(self, blocks: Sequence[int]) -> None:
+        """Let go of one sequence's blocks, given in their order."""
+        for block in reversed(blocks):
+            self._holders[block] -= 1
+            if not self._holders[block]:
+                self._free[block] = None
+                if self._content[block] is None:
+                    self._free.move_to_end(block, last=False)
+
+    def _evict(self, block: int) -> None:
+        block_hash = self._content[block]
+        if block_hash is None:
+            return
+        self._content[block] = None
+        same = self._cached[block_hash]
+        same.remove(block)
+        if not same:
+            del self._cached[block_hash]
