@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from stack import HERE, MODEL, Picker
 
 from epp.demo import processes
+from stack import HERE, MODEL, Picker
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

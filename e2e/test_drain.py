@@ -10,11 +10,11 @@ from pathlib import Path
 import aiohttp
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from stack import MODEL, Picker, gateway
-from support import wire
 
 from epp.extproc import messages
 from epp.extproc.grpc_door import SERVICE
+from stack import MODEL, Picker, gateway
+from support import wire
 
 LaunchPicker = Callable[..., contextlib.AbstractAsyncContextManager[Picker]]
 LaunchSimulator = Callable[..., contextlib.AbstractAsyncContextManager[int]]

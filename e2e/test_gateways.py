@@ -16,9 +16,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 import pytest_asyncio
-from stack import GATEWAYS, MODEL, REFERENCES, Picker, gateway, metric
 
 from epp.demo.envoy import Envoy
+from stack import GATEWAYS, MODEL, REFERENCES, Picker, gateway, metric
 
 EVERYWHERE = REFERENCES + GATEWAYS
 

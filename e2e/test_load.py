@@ -8,6 +8,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+
 from stack import MODEL, REFERENCES, Picker, gateway
 
 STREAMS = 1500

@@ -14,11 +14,11 @@ from typing import Any
 
 import grpc
 import pytest
-from stack import MODEL, Picker
-from support import wire
 
 from epp.extproc import messages
 from epp.extproc.grpc_door import SERVICE
+from stack import MODEL, Picker
+from support import wire
 
 BODY = b'{"model":"%s","prompt":"hello"}' % MODEL.encode()
 NGINX_HEADERS = {"content-type": "application/json", "host": "x", "x-epp-host": "picker"}

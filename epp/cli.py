@@ -61,8 +61,7 @@ class Verbosity(click.IntRange):
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """Return the number."""
-        text = value.removeprefix("=") if isinstance(value, str) else value
-        return super().convert(text, param, ctx)
+        return super().convert(str(value).removeprefix("="), param, ctx)  # type: ignore[arg-type]
 
 
 def _option(*names: str, **settings: Any) -> Callable[[Any], Any]:

@@ -16,22 +16,20 @@ from epp.extproc.grpc_door import SERVICE
 LIVENESS = "liveness"
 READINESS_NAMES = ("", "readiness", SERVICE)
 
-_SERVING = health_pb2.HealthCheckResponse.SERVING
-_NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+_SERVING: int = health_pb2.HealthCheckResponse.SERVING
+_NOT_SERVING: int = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
-class _Servicer(health.aio.HealthServicer):
+class _Servicer(health.aio.HealthServicer):  # type: ignore[misc]
     """The library's servicer, and the List that it leaves out."""
 
-    def __init__(
-        self, statuses: Mapping[str, health_pb2.HealthCheckResponse.ServingStatus]
-    ) -> None:
+    def __init__(self, statuses: Mapping[str, int]) -> None:
         super().__init__()
         self._statuses = statuses
 
     async def List(  # noqa: N802 - the method's name in the protocol
-        self, _: health_pb2.HealthListRequest, __: Any
-    ) -> health_pb2.HealthListResponse:
+        self, _: Any, __: Any
+    ) -> Any:
         """Return the status of every name."""
         return health_pb2.HealthListResponse(
             statuses={
@@ -45,7 +43,7 @@ class Health:
     """One state, served on any number of servers: Check, Watch and List."""
 
     def __init__(self) -> None:
-        self._statuses: dict[str, health_pb2.HealthCheckResponse.ServingStatus] = {}
+        self._statuses: dict[str, int] = {}
         self._servicer = _Servicer(self._statuses)
 
     def add_to(self, server: grpc.aio.Server) -> None:
@@ -62,6 +60,6 @@ class Health:
         for name in READINESS_NAMES:
             await self._set(name, _SERVING if ready else _NOT_SERVING)
 
-    async def _set(self, name: str, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
+    async def _set(self, name: str, status: int) -> None:
         self._statuses[name] = status
         await self._servicer.set(name, status)

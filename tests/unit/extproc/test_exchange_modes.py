@@ -1,7 +1,6 @@
 """Which reply each phase gets in each body mode, and what the director is told."""
 
 import pytest
-from support import wire
 
 from epp.extproc import messages
 from epp.extproc.exchange import (
@@ -15,6 +14,7 @@ from epp.extproc.exchange import (
 )
 from epp.framework import BodyTooLarge, NoEndpoints
 from epp.requestcontrol.director import RoutingDecision
+from support import wire
 
 PICK = RoutingDecision("10.0.0.1:8000")
 FDS = messages.FULL_DUPLEX_STREAMED

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from support import wire
 
 from epp.extproc import messages
 from epp.framework import (
@@ -14,6 +13,7 @@ from epp.framework import (
     PluginFailed,
     Saturated,
 )
+from support import wire
 
 
 @pytest.mark.parametrize("field", ["raw_value", "value"])
