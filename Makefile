@@ -3,7 +3,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
 
-.PHONY: help install run test e2e check format lint types imports docs bench clean
+.PHONY: help install run test e2e static check format format-check lint types imports docs docs-check bench clean
 .DEFAULT_GOAL := help
 
 help:  ## Show this list
@@ -25,7 +25,9 @@ test: install  ## Run every test: unit, properties, contracts, integration, and 
 e2e: install  ## Run only the tests with a real Envoy
 	$(BIN)/python -m pytest e2e $(ARGS)
 
-check: install format-check lint types imports docs-check test  ## All that CI checks
+static: install format-check lint types imports docs-check  ## All that can be checked without running it
+
+check: static test  ## All that CI checks
 
 format: install  ## Format the code
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix --quiet .

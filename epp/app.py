@@ -44,6 +44,7 @@ from epp.framework import (
 from epp.observability import exporter
 from epp.observability.logs import RequestLog
 from epp.observability.metrics import Metrics, watch_loop_lag
+from epp.requestcontrol.decisions import RecentDecisions
 from epp.requestcontrol.director import Director
 from epp.requestcontrol.parsers import ParserTable
 from epp.requestcontrol.producers import Producers
@@ -92,6 +93,9 @@ class App:
         """Raises ConfigError where the configuration cannot be used."""
         self._options = options
         self._log = log or RequestLog(None)
+        self._credentials = (
+            server_credentials(options.cert_path) if options.secure_serving else None
+        )
         self._stop = asyncio.Event()
         self._rng = random.Random()
         clock = time.monotonic
@@ -101,6 +105,13 @@ class App:
         self.configuration = self._configure(registry or Registry())
         self.datastore = Datastore(clock=clock, stale_after=options.metrics_staleness_threshold)
         self.metrics.watch_pool(self.datastore.endpoints, clock)
+        self.decisions = RecentDecisions(
+            weights={
+                profile.name: {scorer.name: weight for scorer, weight in profile.scorers}
+                for profile in self.configuration.profiles
+            },
+            clock=clock,
+        )
         self.director = self._direct(clock)
         self.door = GrpcDoor(self.director, self.metrics, max_body_bytes=options.max_request_bytes)
         self.health = Health()
@@ -157,6 +168,7 @@ class App:
                 (one.plugin, metrics.plugin("response-observer", one))
                 for one in configuration.of(ResponseCompletionObserver)
             ],
+            decisions=self.decisions,
             metrics=metrics,
             log=self._log,
             clock=clock,
@@ -199,19 +211,24 @@ class App:
     async def _open(self, stack: contextlib.AsyncExitStack) -> grpc.aio.Server:
         options = self._options
         address = options.bind_address or _any_address()
-        credentials = server_credentials(options.cert_path) if options.secure_serving else None
         await self.health.start()
         server = _server(options.max_request_bytes)
         server.add_generic_rpc_handlers((self.door.handler,))
         self.health.add_to(server)
-        grpc_port = await _listen(server, address, options.grpc_port, credentials)
+        grpc_port = await _listen(server, address, options.grpc_port, self._credentials)
         stack.push_async_callback(server.stop, None)
         probes = _server(options.max_request_bytes)
         self.health.add_to(probes)
         health_port = await _listen(probes, address, options.grpc_health_port, None)
         stack.push_async_callback(probes.stop, None)
         site = await stack.enter_async_context(
-            exporter.serve(address, options.metrics_port, self._prometheus, self.state)
+            exporter.serve(
+                address,
+                options.metrics_port,
+                self._prometheus,
+                self.state,
+                {"/debug/decisions": self.decisions.dump},
+            )
         )
         self.ports = Ports(grpc_port, health_port, site.port)
         _log.info(
@@ -221,7 +238,7 @@ class App:
             grpc_port=grpc_port,
             grpc_health_port=health_port,
             metrics_port=site.port,
-            secure=credentials is not None,
+            secure=self._credentials is not None,
         )
         return server
 
@@ -231,7 +248,7 @@ class App:
             self.datastore.apply(event)
             if isinstance(event, EndpointRemoved):
                 self.metrics.forget(str(event.id))
-            if isinstance(event, Synced):
+            if isinstance(event, Synced) and not self.stopping:
                 await self.health.set_ready(ready=True)
                 self.ready.set()
                 _log.info("ready", endpoints=len(self.datastore.endpoints()))

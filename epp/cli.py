@@ -6,6 +6,7 @@ Commands import what they need when they run, so that `--help` is quick.
 """
 
 import asyncio
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -140,6 +141,8 @@ def main() -> None:
 )
 def serve(**flags: Any) -> None:
     """Run the endpoint picker until SIGTERM."""
+    # gRPC's core writes to stderr what it also raises; ours are the words to read.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from epp import app
     from epp.observability import logs
 

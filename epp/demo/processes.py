@@ -51,14 +51,23 @@ class Child:
                     if found is not None:
                         return found
                     if self.process.returncode is not None:
-                        raise ProcessFailed(self._report(f"ended ({self.process.returncode})"))
+                        raise self.failed(f"ended ({self.process.returncode})")
                     await asyncio.sleep(_POLL_SECONDS)
         except TimeoutError as error:
-            raise ProcessFailed(self._report("did not become ready")) from error
+            raise self.failed("did not become ready") from error
 
-    def _report(self, what: str) -> str:
-        last_lines = "\n".join(self.text().splitlines()[-15:])
-        return f"{self.name} {what}; its last words:\n{last_lines}"
+    async def watch(self) -> None:
+        """Raise ProcessFailed when it ends, which it should not do by itself."""
+        code = await self.process.wait()
+        raise self.failed(f"ended ({code})")
+
+    def failed(self, what: str) -> ProcessFailed:
+        """Return the error that says what happened, and what the process wrote last."""
+        return ProcessFailed(f"{self.name} {what}; its last words:\n{self.last_words()}")
+
+    def last_words(self) -> str:
+        """The last lines it has written."""
+        return "\n".join(self.text().splitlines()[-15:])
 
     async def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Send the signal, wait for the end (killing it if it takes too long), return the code."""
@@ -89,7 +98,12 @@ async def started(name: str, argv: Sequence[str], folder: Path) -> AsyncIterator
     try:
         yield child
     finally:
-        await child.stop()
+        stopping = asyncio.create_task(child.stop(), name=f"stop {name}")
+        try:
+            await asyncio.shield(stopping)
+        except asyncio.CancelledError:
+            await stopping  # whoever is in a hurry still leaves nothing behind
+            raise
 
 
 def command(name: str) -> str:

@@ -19,6 +19,8 @@ from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.exposition import choose_encoder, gzip_accepted
 from prometheus_client.registry import Collector
 
+from epp.framework import ConfigError
+
 PAGES = {
     "/metrics": "what is counted and timed, for Prometheus",
     "/debug/state": "what is known of endpoints and plugins, as JSON (?pretty for people)",
@@ -50,7 +52,8 @@ async def serve(
     """
     Serve the pages on an address while inside; port 0 takes a free one, which the site tells.
 
-    `state` is what /debug/state shows; `more` are further pages of JSON, by their paths.
+    `state` is what /debug/state shows; `more` are further pages of JSON, by their paths. Raises
+    ConfigError where the port is taken.
     """
     contents = {"/debug/state": state, **(more or {})}
     pages = _Pages(registry, contents.keys())
@@ -60,7 +63,11 @@ async def serve(
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:
-        await web.TCPSite(runner, host, port).start()
+        try:
+            await web.TCPSite(runner, host, port).start()
+        except OSError as error:
+            message = f"cannot listen on {host}:{port}: {error.strerror}"
+            raise ConfigError(message) from error
         yield Site(host, runner.addresses[0][1])
     finally:
         await runner.cleanup()

@@ -15,6 +15,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.openmetrics import exposition
 from prometheus_client.registry import Collector
 
+from epp.framework import ConfigError
 from epp.observability import exporter
 from epp.observability.metrics import Metrics
 from epp.testing import endpoint
@@ -183,6 +184,6 @@ async def test_the_port_is_free_again_afterwards(registry: CollectorRegistry) ->
 
 async def test_an_address_that_is_taken_is_an_error(registry: CollectorRegistry) -> None:
     async with exporter.serve("127.0.0.1", 0, registry, dict) as site:
-        with pytest.raises(OSError, match="in use"):
+        with pytest.raises(ConfigError, match="in use"):
             async with exporter.serve("127.0.0.1", site.port, registry, dict):
                 pass
