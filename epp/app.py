@@ -11,7 +11,6 @@ import gc
 import logging
 import random
 import signal
-import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -27,6 +26,7 @@ from epp import __version__
 from epp.config import loader
 from epp.datalayer.collector import Collector
 from epp.datalayer.datastore import Datastore
+from epp.extproc import listeners
 from epp.extproc.certificates import server_credentials
 from epp.extproc.grpc_door import GrpcDoor
 from epp.extproc.health import Health
@@ -49,8 +49,6 @@ from epp.requestcontrol.director import Director
 from epp.requestcontrol.parsers import ParserTable
 from epp.requestcontrol.producers import Producers
 from epp.scheduling.scheduler import Scheduler
-
-MAX_PENDING_STREAMS = 100_000
 
 _log = structlog.get_logger("epp")
 
@@ -210,16 +208,16 @@ class App:
 
     async def _open(self, stack: contextlib.AsyncExitStack) -> grpc.aio.Server:
         options = self._options
-        address = options.bind_address or _any_address()
+        address = options.bind_address or listeners.any_address()
         await self.health.start()
-        server = _server(options.max_request_bytes)
+        server = listeners.server(options.max_request_bytes)
         server.add_generic_rpc_handlers((self.door.handler,))
         self.health.add_to(server)
-        grpc_port = await _listen(server, address, options.grpc_port, self._credentials)
+        grpc_port = await listeners.listen(server, address, options.grpc_port, self._credentials)
         stack.push_async_callback(server.stop, None)
-        probes = _server(options.max_request_bytes)
+        probes = listeners.server(options.max_request_bytes)
         self.health.add_to(probes)
-        health_port = await _listen(probes, address, options.grpc_health_port, None)
+        health_port = await listeners.listen(probes, address, options.grpc_health_port, None)
         stack.push_async_callback(probes.stop, None)
         site = await stack.enter_async_context(
             exporter.serve(
@@ -288,70 +286,13 @@ class App:
 
     def state(self) -> Mapping[str, Any]:
         """What /debug/state shows: the pool and the plugins' memory."""
-        now = time.monotonic()
         return {
             "version": __version__,
-            "synced": self.datastore.synced,
-            "endpoints": [
-                {
-                    "id": str(one.id),
-                    "destination": one.destination,
-                    "labels": one.labels,
-                    "stale": one.stale,
-                    "queue": one.queue,
-                    "in_flight": one.load.in_flight,
-                    "waiting": one.metrics.waiting,
-                    "running": one.metrics.running,
-                    "kv_usage": one.metrics.kv_usage,
-                    "running_adapters": sorted(one.metrics.running_adapters),
-                    "waiting_adapters": sorted(one.metrics.waiting_adapters),
-                    "max_adapters": one.metrics.max_adapters,
-                    "age_seconds": now - one.metrics.updated_at
-                    if one.metrics.updated_at is not None
-                    else None,
-                }
-                for one in self.datastore.endpoints()
-            ],
+            **self.datastore.dump_state(),
             "plugins": {
                 one.name: one.plugin.dump_state() for one in self.configuration.of(StateDumper)
             },
         }
-
-
-def _server(max_request_bytes: int) -> grpc.aio.Server:
-    # One BUFFERED message carries a whole body: beyond our own limit the client is to get a 413, so
-    # gRPC's limit, which answers with a bare error, lies well above it.
-    largest = min(2 * max_request_bytes + (64 << 20), (1 << 31) - 1)
-    return grpc.aio.server(
-        options=[
-            ("grpc.max_receive_message_length", largest),
-            ("grpc.max_send_message_length", -1),
-            ("grpc.so_reuseport", 0),
-            # Beyond 1,000 waiting streams gRPC would reject some at random: a burst is no overload.
-            ("grpc.server.max_pending_requests", MAX_PENDING_STREAMS),
-            ("grpc.server.max_pending_requests_hard_limit", MAX_PENDING_STREAMS + 1),
-        ]
-    )
-
-
-async def _listen(
-    server: grpc.aio.Server, address: str, port: int, credentials: grpc.ServerCredentials | None
-) -> int:
-    host = f"[{address}]" if ":" in address else address
-    try:
-        if credentials is None:
-            bound = server.add_insecure_port(f"{host}:{port}")
-        else:
-            bound = server.add_secure_port(f"{host}:{port}", credentials)
-    except RuntimeError as error:
-        message = f"cannot listen on {host}:{port}: is the port taken, or the address not ours?"
-        raise ConfigError(message) from error
-    await server.start()
-    return bound
-
-
-def _any_address() -> str:
-    return "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
 
 
 @contextlib.asynccontextmanager

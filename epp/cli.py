@@ -91,7 +91,9 @@ def main() -> None:
 @main.command()
 @_option("--grpc-port", type=_PORT, default=9002, help="ext_proc port; 0 takes a free one.")
 @_option("--grpc-health-port", type=_PORT, default=9003, help="gRPC health port.")
-@_option("--metrics-port", type=_PORT, default=9090, help="/metrics and /debug/state.")
+@_option(
+    "--metrics-port", type=_PORT, default=9090, help="/metrics and the /debug pages."
+)
 @_option("--bind-address", default="", help="Address to listen on.  [default: all, IPv4 and IPv6]")
 @_option("--config-file", type=_FILE, help="An EndpointPickerConfig in YAML.")
 @_option("--endpoints-file", type=_FILE, help="The endpoints in YAML, re-read when it changes.")
@@ -152,7 +154,7 @@ def serve(**flags: Any) -> None:
 
 @main.command()
 @click.option("--once", is_flag=True, help="Run the load once, print the summary, exit 0.")
-@click.option("--seconds", type=float, help="How long the load runs with --once.")
+@click.option("--seconds", type=float, help="End after so many seconds.  [default: 10 with --once]")
 @click.option("--seed", type=int, default=1, show_default=True, help="Seed of the load.")
 def demo(**flags: Any) -> None:
     """Start simulators, the picker and a real Envoy on loopback; show where requests go."""

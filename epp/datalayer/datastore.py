@@ -125,6 +125,14 @@ class Datastore:
         if updated_at is None or self._clock() - updated_at > self._stale_after:
             self._put(replace(endpoint, stale=True))
 
+    def dump_state(self) -> dict[str, Any]:
+        """Return what is known of every endpoint, JSON-able."""
+        now = self._clock()
+        return {
+            "synced": self._synced,
+            "endpoints": [_dump(endpoint, now) for endpoint in self.endpoints()],
+        }
+
     def _put(self, endpoint: Endpoint) -> None:
         self._endpoints[endpoint.id] = endpoint
         self._snapshot = None
@@ -141,3 +149,22 @@ class Datastore:
             # Sorted here, where endpoints come, so that a snapshot is a mere copy.
             self._endpoints = dict(sorted(self._endpoints.items()))
         return True
+
+
+def _dump(endpoint: Endpoint, now: float) -> dict[str, Any]:
+    metrics = endpoint.metrics
+    return {
+        "id": str(endpoint.id),
+        "destination": endpoint.destination,
+        "labels": endpoint.labels,
+        "stale": endpoint.stale,
+        "age_seconds": None if metrics.updated_at is None else now - metrics.updated_at,
+        "queue": endpoint.queue,
+        "in_flight": endpoint.load.in_flight,
+        "waiting": metrics.waiting,
+        "running": metrics.running,
+        "kv_usage": metrics.kv_usage,
+        "running_adapters": sorted(metrics.running_adapters),
+        "waiting_adapters": sorted(metrics.waiting_adapters),
+        "max_adapters": metrics.max_adapters,
+    }

@@ -14,7 +14,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ from epp.demo import load, processes, stack
 from epp.demo.ledger import Ledger, View, summarize
 from epp.demo.processes import ProcessFailed
 from epp.demo.stack import Stack
-from epp.demo.watch import Watch
+from epp.demo.watch import EndpointState, Watch
 
 if TYPE_CHECKING:  # rich comes with the extra `demo` alone
     from epp.demo.screen import Screen
@@ -101,7 +101,8 @@ class _Show:
 
     async def _load(self, running: Stack) -> None:
         """Send the load and show it, for as long as every process lives."""
-        ledger = self._ledger
+        ledger, loop = self._ledger, asyncio.get_running_loop()
+        started = loop.time()
         try:
             async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
                 watch = Watch(session, running.picker_url)
@@ -109,7 +110,9 @@ class _Show:
                     group.create_task(child.watch(), name=f"watch {child.name}")
                     for child in running.children
                 ]
-                background.append(group.create_task(self._look(watch, running.curl), name="look"))
+                background.append(
+                    group.create_task(self._draw(watch, running.curl, started), name="draw")
+                )
                 await load.run(
                     session,
                     running.url,
@@ -120,25 +123,28 @@ class _Show:
                 )
                 for task in background:
                     task.cancel()
-                ledger.note_decisions(*await watch.decisions())
+                await self._look(watch)
         finally:
+            self._elapsed = loop.time() - started
             if ledger.failed:
                 self.failure = failure(ledger, running.picker.last_words())
 
-    async def _look(self, watch: Watch, curl: str) -> None:
-        """Look at the picker and draw what is seen, again and again."""
+    async def _draw(self, watch: Watch, curl: str, started: float) -> None:
+        """Draw what is seen, again and again."""
         loop = asyncio.get_running_loop()
-        started = loop.time()
         with self._screen.showing() as draw:
             while True:
-                # A picker that does not answer is somebody else's to report.
-                with contextlib.suppress(aiohttp.ClientError, TimeoutError):
-                    async with asyncio.timeout(LOOK_TIMEOUT_SECONDS):
-                        endpoints = await watch.endpoints()
-                        self._ledger.note_decisions(*await watch.decisions())
-                    self._elapsed = loop.time() - started
-                    draw(View(self._ledger, endpoints, self._elapsed, curl))
+                if endpoints := await self._look(watch):
+                    draw(View(self._ledger, endpoints, loop.time() - started, curl))
                 await asyncio.sleep(LOOK_SECONDS)
+
+    async def _look(self, watch: Watch) -> Sequence[EndpointState]:
+        """Note the decisions and return the endpoints; none where the picker does not answer."""
+        with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+            async with asyncio.timeout(LOOK_TIMEOUT_SECONDS):
+                self._ledger.note_decisions(*await watch.decisions())
+                return await watch.endpoints()
+        return ()
 
 
 def failure(ledger: Ledger, last_words: str) -> str:

@@ -35,6 +35,7 @@ _LINES_AROUND = 16
 """What a frame needs beside the rows of its tables."""
 
 _METER_CELLS = 8
+MAX_MODEL_CHARS = 20
 
 
 def frame(view: View, width: int, height: int) -> RenderableType:
@@ -134,7 +135,7 @@ def decision_table(
         decision = row.decision
         table.add_row(
             Text(kind, "" if row.planned else "bold green"),
-            model,
+            Text(model),  # somebody else's text: no markup
             group,
             Text(decision.name, _colour(decision.name, names)),
             *(_scores(_column(decision, one), names, decision.name) for one in scorers),
@@ -148,7 +149,8 @@ def what(row: Routed) -> tuple[str, str, str]:
     """Return the kind of a request, its model and its shared prompt; one sent by hand is yours."""
     planned = row.planned
     if planned is None:
-        return "yours", row.decision.model or "-", "-"
+        model = row.decision.model[:MAX_MODEL_CHARS]
+        return "yours", (model if model.isprintable() else ascii(model)) or "-", "-"
     kind = f"{planned.group.kind}{' stream' if planned.stream else ''}"
     return kind, planned.group.model or "-", planned.group.name or "-"
 

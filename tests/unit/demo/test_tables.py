@@ -3,6 +3,7 @@
 import io
 import shlex
 
+import msgspec
 import pytest
 from rich.console import Console, RenderableType
 
@@ -134,6 +135,17 @@ def test_a_request_without_a_model_is_named_by_what_it_is() -> None:
     models = Planned("id", Group("", "models", "", 1), stream=False, body=None, pause_seconds=0.0)
 
     assert tables.what(Routed(decision("id"), models)) == ("models", "-", "-")
+
+
+@pytest.mark.parametrize("model", ["[/] [red]", "\x1b[2J", "m" * 500], ids=ascii)
+def test_what_somebody_else_calls_a_model_cannot_spoil_the_screen(model: str) -> None:
+    ledger = Ledger(ENDPOINTS)
+    ledger.note_decisions([msgspec.structs.replace(decision("id"), model=model)], WEIGHTS)
+
+    lines = drawn(tables.frame(View(ledger, [], 0.0, CURL), 140, 40), 140)
+    row = next(line for line in lines if line.startswith("yours"))
+    assert row.isprintable()
+    assert row.endswith("prefix cache +2.82")
 
 
 def test_the_summary_shows_shares_times_and_findings(view: View) -> None:

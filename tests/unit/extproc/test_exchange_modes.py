@@ -522,3 +522,82 @@ class TestResponses:
         ex.receive(wire.response_body(b"y", end=True))
 
         assert wire.streamed(wire.parsed(ex.take_replies()), "response_body") == (b"x", 1)
+
+
+def test_trailers_before_any_body_of_a_buffered_request_carry_the_pick_as_metadata() -> None:
+    ex = exchange()
+    ex.receive(wire.headers(mode=messages.BUFFERED))
+    ex.take_replies()
+
+    event = ex.receive(wire.trailers())
+    replies = wire.parsed(ex.route(PICK))
+
+    assert isinstance(event, RequestReceived)
+    assert event.raw.body is None
+    assert wire.kinds(replies) == ["request_trailers"]
+    fields = replies[0].dynamic_metadata.fields["envoy.lb"].struct_value.fields
+    assert fields["x-gateway-destination-endpoint"].string_value == "10.0.0.1:8000"
+
+
+def test_trailers_that_come_unasked_are_full_duplex() -> None:
+    ex = exchange()
+    ex.receive(wire.headers(mode=None))
+
+    ex.receive(wire.trailers())
+
+    assert wire.kinds(wire.parsed(ex.route(PICK))) == ["request_headers", "request_trailers"]
+
+
+def test_observability_mode_gets_no_decision_either() -> None:
+    ex = exchange()
+    message = wire.headers(end=True)
+    message.observability_mode = True
+    ex.receive(message)
+
+    assert list(ex.route(PICK)) == []
+    assert list(ex.refuse(NoEndpoints("none"))) == []
+
+
+def test_a_second_trailers_message_of_a_response_is_answered_and_means_nothing() -> None:
+    ex = exchange()
+    ex.receive(wire.response_headers())
+    ex.receive(wire.response_trailers())
+
+    assert ex.receive(wire.response_trailers()) is None
+
+
+def test_a_renamed_body_of_another_length_loses_its_declared_length() -> None:
+    ex = exchange()
+    ex.receive(wire.headers(mode=messages.BUFFERED, response_mode=messages.STREAMED))
+    ex.receive(wire.body())
+    list(ex.route(RoutingDecision("a:1", body=b"{}", restore_model=("served", "asked"))))
+    ex.take_replies()
+
+    ex.receive(wire.response_headers())
+    ex.receive(wire.response_body(b'{"model":"served"}', end=True))
+    head, body = wire.parsed(ex.take_replies())
+
+    assert "content-length" in wire.removed(head)
+    assert wire.common(body).body_mutation.body == b'{"model":"asked"}'
+
+
+def test_a_hint_with_the_body_wins_over_one_with_the_headers() -> None:
+    ex = exchange()
+    ex.receive(wire.headers(hint=["a"]))
+
+    event = ex.receive(wire.with_hint(wire.body(), ["b"]))
+
+    assert isinstance(event, RequestReceived)
+    assert event.raw.subset_hint == ("b",)
+
+
+def test_other_metadata_does_not_hide_an_earlier_hint() -> None:
+    ex = exchange()
+    ex.receive(wire.headers(hint=["a"]))
+    later = wire.body()
+    later.metadata_context.filter_metadata["other"].update({"x": 1})
+
+    event = ex.receive(later)
+
+    assert isinstance(event, RequestReceived)
+    assert event.raw.subset_hint == ("a",)
