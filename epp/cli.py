@@ -91,9 +91,7 @@ def main() -> None:
 @main.command()
 @_option("--grpc-port", type=_PORT, default=9002, help="ext_proc port; 0 takes a free one.")
 @_option("--grpc-health-port", type=_PORT, default=9003, help="gRPC health port.")
-@_option(
-    "--metrics-port", type=_PORT, default=9090, help="/metrics and the /debug pages."
-)
+@_option("--metrics-port", type=_PORT, default=9090, help="/metrics and the /debug pages.")
 @_option("--bind-address", default="", help="Address to listen on.  [default: all, IPv4 and IPv6]")
 @_option("--config-file", type=_FILE, help="An EndpointPickerConfig in YAML.")
 @_option("--endpoints-file", type=_FILE, help="The endpoints in YAML, re-read when it changes.")

@@ -13,7 +13,7 @@ from epp.framework import (
     Filter,
     InferenceRequest,
     Picker,
-    ScoredEndpoint,
+    ScoredView,
     Scorer,
 )
 
@@ -87,7 +87,7 @@ def _check_filter(plugin: Filter, pool: Sequence[Endpoint]) -> None:
 
 
 def _check_picker(plugin: Picker, pool: Sequence[Endpoint]) -> None:
-    scored = [ScoredEndpoint(one, at / 10) for at, one in enumerate(pool)]
+    scored = ScoredView(pool, [at / 10 for at in range(len(pool))])
     if scored:
         picked = plugin.pick(request("hello"), scored)
         assert picked, "the picker picked nothing"

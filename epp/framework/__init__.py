@@ -52,6 +52,7 @@ from epp.framework.scheduling import (
     ProfileResult,
     SchedulingResult,
     ScoredEndpoint,
+    ScoredView,
     Scorer,
 )
 
@@ -97,6 +98,7 @@ __all__ = [
     "Saturated",
     "SchedulingResult",
     "ScoredEndpoint",
+    "ScoredView",
     "Scorer",
     "ScrapeError",
     "StateDumper",

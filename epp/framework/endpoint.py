@@ -140,7 +140,11 @@ class EndpointView(Sequence[Endpoint]):
     def queue(self) -> Sequence[float]:
         """Requests waiting at each endpoint, corrected by our own since the last scrape."""
         if self._queue is None:
-            self._queue = [e.queue for e in self._rows]
+            # Endpoint.queue, without a call for each row.
+            self._queue = [
+                queue if (queue := m.waiting + e.load.in_flight - m.in_flight_at_update) > 0 else 0
+                for e, m in zip(self._rows, [e.metrics for e in self._rows], strict=True)
+            ]
             # Our own come on top of the mean, or a stale endpoint would take a whole burst.
             self._fill(self._queue, lambda e: float(e.load.in_flight))
         return self._queue

@@ -6,9 +6,9 @@ request. Scorers are preferences: one that raises counts 0 for every endpoint.
 """
 
 from abc import abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, overload, runtime_checkable
 
 from epp.framework.endpoint import Endpoint, EndpointView
 from epp.framework.request import InferenceRequest
@@ -19,6 +19,36 @@ class ScoredEndpoint(NamedTuple):
 
     endpoint: Endpoint
     score: float
+
+
+class ScoredView(Sequence[ScoredEndpoint]):
+    """
+    Scored candidates as rows (it is a sequence of ScoredEndpoint) and as the column `scores`.
+
+    Rows are made when asked for: a picker that looks for the best score needs but one of them.
+    """
+
+    __slots__ = ("_endpoints", "scores")
+
+    def __init__(self, endpoints: Sequence[Endpoint], scores: Sequence[float]) -> None:
+        self._endpoints = endpoints
+        self.scores = scores
+        """The weighted sums, in the order of the endpoints; must not be changed."""
+
+    @overload
+    def __getitem__(self, index: int) -> ScoredEndpoint: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[ScoredEndpoint]: ...
+    def __getitem__(self, index: int | slice) -> ScoredEndpoint | Sequence[ScoredEndpoint]:
+        if isinstance(index, slice):
+            return ScoredView(self._endpoints[index], self.scores[index])
+        return ScoredEndpoint(self._endpoints[index], self.scores[index])
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def __iter__(self) -> Iterator[ScoredEndpoint]:
+        return map(ScoredEndpoint, self._endpoints, self.scores)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +114,7 @@ class Picker(Protocol):
     """Chooses among scored endpoints; the only plugin that may be random."""
 
     @abstractmethod
-    def pick(
-        self, request: InferenceRequest, scored: Sequence[ScoredEndpoint]
-    ) -> Sequence[ScoredEndpoint]:
+    def pick(self, request: InferenceRequest, scored: ScoredView) -> Sequence[ScoredEndpoint]:
         """Return the chosen ones, best first, at least one; those after the first are fallbacks."""
         ...
 

@@ -18,6 +18,7 @@ from epp.framework import (
     ProfileResult,
     Saturated,
     ScoredEndpoint,
+    ScoredView,
     Scorer,
 )
 from epp.observability.metrics import Metrics, PluginCall
@@ -46,14 +47,17 @@ class SchedulerProfile:
         """
         kept = self.keep(request, endpoints)
         scores: dict[str, Sequence[float]] = {}
-        totals = [0.0] * len(kept)
+        # What is the same for all changes no choice: only columns that differ cost a pass.
+        alike = 0.0
+        differing: list[tuple[float, Sequence[float]]] = []
         for scorer, call, name, weight in self._scorers:
-            column = _scores(scorer, call, request, kept)
-            scores[name] = column
-            totals = [total + weight * score for total, score in zip(totals, column, strict=True)]
-        scored = [
-            ScoredEndpoint(endpoint, total) for endpoint, total in zip(kept, totals, strict=True)
-        ]
+            scores[name] = column = _scores(scorer, call, request, kept)
+            least = min(column)
+            if least == max(column):
+                alike += weight * least
+            else:
+                differing.append((weight, column))
+        scored = ScoredView(kept, _totals(alike, differing, len(kept)))
         return ProfileResult(self._pick(request, scored), kept, scores)
 
     def keep(self, request: InferenceRequest, endpoints: EndpointView) -> EndpointView:
@@ -67,17 +71,28 @@ class SchedulerProfile:
                 endpoints = EndpointView(kept)
         return endpoints
 
-    def _pick(
-        self, request: InferenceRequest, scored: Sequence[ScoredEndpoint]
-    ) -> Sequence[ScoredEndpoint]:
+    def _pick(self, request: InferenceRequest, scored: ScoredView) -> Sequence[ScoredEndpoint]:
         try:
             with self._picker_call:
                 picked = self._picker.pick(request, scored)
                 if not picked:
                     raise ValueError("the picker picked nothing")
         except PluginFailed:
-            return [max(scored, key=lambda one: one.score)]
+            return [scored[scored.scores.index(max(scored.scores))]]
         return picked
+
+
+def _totals(
+    alike: float, differing: Sequence[tuple[float, Sequence[float]]], count: int
+) -> list[float]:
+    """Return the weighted sum of the columns, and of what is alike, for each endpoint."""
+    if not differing:
+        return [alike] * count
+    weight, column = differing[0]
+    totals = [alike + weight * score for score in column]
+    for weight, column in differing[1:]:
+        totals = [total + weight * score for total, score in zip(totals, column, strict=True)]
+    return totals
 
 
 def _scores(

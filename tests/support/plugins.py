@@ -12,6 +12,7 @@ from epp.framework import (
     InferenceRequest,
     Registry,
     ScoredEndpoint,
+    ScoredView,
 )
 from epp.framework.registry import ENTRY_POINT_GROUP
 
@@ -77,16 +78,12 @@ class NameFilter:
 
 
 class FailingPicker:
-    def pick(
-        self, request: InferenceRequest, scored: Sequence[ScoredEndpoint]
-    ) -> Sequence[ScoredEndpoint]:
+    def pick(self, request: InferenceRequest, scored: ScoredView) -> Sequence[ScoredEndpoint]:
         raise RuntimeError(SECRET)
 
 
 class EmptyPicker:
-    def pick(
-        self, request: InferenceRequest, scored: Sequence[ScoredEndpoint]
-    ) -> Sequence[ScoredEndpoint]:
+    def pick(self, request: InferenceRequest, scored: ScoredView) -> Sequence[ScoredEndpoint]:
         return []
 
 

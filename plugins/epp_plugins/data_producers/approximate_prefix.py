@@ -186,6 +186,10 @@ class _Index:
 
     def match(self, blocks: Sequence[int], endpoints: EndpointView, now: float) -> Sequence[int]:
         """Return for each endpoint how many of the blocks it holds, up to the first gap."""
+        self._tidy(now)
+        ends = self._walk(blocks)
+        if not any(slots for slots, _ in ends):
+            return [0] * len(endpoints)
         holder_of = self._holders.get
         places: dict[int, int] = {}
         for place, endpoint in enumerate(endpoints):
@@ -194,11 +198,10 @@ class _Index:
                 holder.seen = now
                 places[holder.slot] = place
         matched = [0] * len(endpoints)
-        for slots, depth in self._walk(blocks):
+        for slots, depth in ends:
             for slot in _set_bits(slots):
                 if slot in places:
                     matched[places[slot]] = depth
-        self._tidy(now)
         return matched
 
     def _walk(self, blocks: Sequence[int]) -> list[tuple[int, int]]:

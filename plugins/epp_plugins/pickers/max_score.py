@@ -8,7 +8,7 @@ would send it everything.
 import math
 from collections.abc import Sequence
 
-from epp.framework import InferenceRequest, Picker, PluginContext, ScoredEndpoint
+from epp.framework import InferenceRequest, Picker, PluginContext, ScoredEndpoint, ScoredView
 
 
 class MaxScorePicker(Picker):
@@ -23,11 +23,11 @@ class MaxScorePicker(Picker):
         self._random = context.random
         self._count = max(1, max_num_of_endpoints)
 
-    def pick(
-        self, request: InferenceRequest, scored: Sequence[ScoredEndpoint]
-    ) -> Sequence[ScoredEndpoint]:
+    def pick(self, request: InferenceRequest, scored: ScoredView) -> Sequence[ScoredEndpoint]:
         """Return the best ones, best first."""
-        scores = [-math.inf if math.isnan(score) else score for _, score in scored]
+        scores = scored.scores
+        if math.isnan(sum(scores)):
+            scores = [-math.inf if math.isnan(score) else score for score in scores]
         if self._count == 1:
             # The usual case on the request path: no sort where one is wanted.
             best = max(scores)

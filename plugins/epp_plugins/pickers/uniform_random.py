@@ -6,7 +6,7 @@ The baseline that a routing policy has to beat.
 
 from collections.abc import Sequence
 
-from epp.framework import InferenceRequest, Picker, PluginContext, ScoredEndpoint
+from epp.framework import InferenceRequest, Picker, PluginContext, ScoredEndpoint, ScoredView
 
 
 class RandomPicker(Picker):
@@ -20,8 +20,6 @@ class RandomPicker(Picker):
         self._random = context.random
         self._count = max(1, max_num_of_endpoints)
 
-    def pick(
-        self, request: InferenceRequest, scored: Sequence[ScoredEndpoint]
-    ) -> Sequence[ScoredEndpoint]:
+    def pick(self, request: InferenceRequest, scored: ScoredView) -> Sequence[ScoredEndpoint]:
         """Return distinct endpoints in random order."""
         return self._random.sample(scored, min(self._count, len(scored)))

@@ -7,7 +7,7 @@ It trades a little of the best choice for not sending every request of a moment 
 from collections.abc import Sequence
 from heapq import nsmallest
 
-from epp.framework import InferenceRequest, Picker, PluginContext, ScoredEndpoint
+from epp.framework import InferenceRequest, Picker, PluginContext, ScoredEndpoint, ScoredView
 
 
 class WeightedRandomPicker(Picker):
@@ -23,9 +23,7 @@ class WeightedRandomPicker(Picker):
         self._random = context.random
         self._count = max(1, max_num_of_endpoints)
 
-    def pick(
-        self, request: InferenceRequest, scored: Sequence[ScoredEndpoint]
-    ) -> Sequence[ScoredEndpoint]:
+    def pick(self, request: InferenceRequest, scored: ScoredView) -> Sequence[ScoredEndpoint]:
         """Return distinct endpoints, drawn by weight."""
         return nsmallest(self._count, scored, key=self._arrival)
 

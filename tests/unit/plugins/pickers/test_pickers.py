@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from epp.framework import Picker, PluginContext, ScoredEndpoint
+from epp.framework import Picker, PluginContext, ScoredEndpoint, ScoredView
 from epp.testing import assert_conforms, endpoint, request
 from epp_plugins.pickers.max_score import MaxScorePicker
 from epp_plugins.pickers.uniform_random import RandomPicker
@@ -23,16 +23,16 @@ def context() -> PluginContext:
     return PluginContext("test", random=random.Random(7))
 
 
-def scored(*scores: float) -> list[ScoredEndpoint]:
+def scored(*scores: float) -> ScoredView:
     """Return endpoints named a, b, c and so on with these scores."""
-    return [ScoredEndpoint(endpoint(chr(97 + at)), one) for at, one in enumerate(scores)]
+    return ScoredView([endpoint(chr(97 + at)) for at in range(len(scores))], scores)
 
 
 def names(picked: Sequence[ScoredEndpoint]) -> str:
     return "".join(one.endpoint.id.name for one in picked)
 
 
-def draws(picker: Picker, candidates: Sequence[ScoredEndpoint], count: int) -> Counter[str]:
+def draws(picker: Picker, candidates: ScoredView, count: int) -> Counter[str]:
     return Counter(names(picker.pick(request(), candidates)) for _ in range(count))
 
 
