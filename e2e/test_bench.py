@@ -39,7 +39,7 @@ async def test_a_short_request_is_measured_beside_the_floor(tmp_path: Path) -> N
 
     assert scenario["name"] == "short-lean"
     assert min(scenario["picker"]["ratio"], scenario["floor"]["ratio"]) > 0
-    assert scenario["picker_to_floor"] > 0
+    assert scenario["to_floor"] > 0
     assert results["at_rest"]["resident_mb"] > 10
 
 
