@@ -11,8 +11,9 @@ no values at all; `EndpointView` gives it the mean of those that have, so that i
 favourite nor left out.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import overload
 
 
@@ -98,6 +99,49 @@ class Endpoint:
         return self.metrics.running
 
 
+class _Signals:
+    """The columns that are the same for as long as the endpoints' snapshots are."""
+
+    def __init__(self, rows: tuple[Endpoint, ...]) -> None:
+        self._rows = rows
+
+    @cached_property
+    def stale(self) -> list[int]:
+        return [at for at, endpoint in enumerate(self._rows) if endpoint.stale]
+
+    @cached_property
+    def running(self) -> list[float]:
+        return self.filled([endpoint.metrics.running for endpoint in self._rows])
+
+    @cached_property
+    def kv_usage(self) -> list[float]:
+        return self.filled([endpoint.metrics.kv_usage for endpoint in self._rows])
+
+    @cached_property
+    def reports_adapters(self) -> bool:
+        return any(
+            metrics.max_adapters or metrics.running_adapters or metrics.waiting_adapters
+            for metrics in [endpoint.metrics for endpoint in self._rows]
+        )
+
+    @cached_property
+    def unseen(self) -> list[tuple[int, EndpointLoad]]:
+        """Waiting requests less those of ours that the scrape knew of, with the live count."""
+        return [
+            (one.metrics.waiting - one.metrics.in_flight_at_update, one.load) for one in self._rows
+        ]
+
+    def filled(self, column: list[float]) -> list[float]:
+        """Put the mean of the known values where an endpoint is stale."""
+        stale = self.stale
+        if stale:
+            known = len(column) - len(stale)
+            mean = (sum(column) - sum(column[at] for at in stale)) / known if known else 0.0
+            for at in stale:
+                column[at] = mean
+        return column
+
+
 class EndpointView(Sequence[Endpoint]):
     """
     Candidates as rows (it is a sequence of Endpoint) and as columns (one list per signal).
@@ -107,14 +151,16 @@ class EndpointView(Sequence[Endpoint]):
     stale.
     """
 
-    __slots__ = ("_kv_usage", "_queue", "_rows", "_running", "_stale")
+    __slots__ = ("_queue", "_rows", "_signals")
 
-    def __init__(self, rows: Sequence[Endpoint]) -> None:
+    def __init__(self, rows: Sequence[Endpoint], signals: _Signals | None = None) -> None:
         self._rows = tuple(rows)
-        self._stale: list[int] | None = None
+        self._signals = signals or _Signals(self._rows)
         self._queue: list[float] | None = None
-        self._running: list[float] | None = None
-        self._kv_usage: list[float] | None = None
+
+    def over(self, rows: Sequence[Endpoint]) -> "EndpointView":
+        """Return a new view of the rows; if they are this one's, it has its scraped columns."""
+        return EndpointView(rows, self._signals if rows is self._rows else None)
 
     @overload
     def __getitem__(self, index: int) -> Endpoint: ...
@@ -130,46 +176,41 @@ class EndpointView(Sequence[Endpoint]):
         return iter(self._rows)
 
     @property
+    def rows(self) -> tuple[Endpoint, ...]:
+        """The endpoints; the same tuple for every view of a pool that did not change."""
+        return self._rows
+
+    @property
     def stale(self) -> Sequence[int]:
         """The positions of the rows without trustworthy metrics."""
-        if self._stale is None:
-            self._stale = [at for at, endpoint in enumerate(self._rows) if endpoint.stale]
-        return self._stale
+        return self._signals.stale
 
     @property
     def queue(self) -> Sequence[float]:
         """Requests waiting at each endpoint, corrected by our own since the last scrape."""
         if self._queue is None:
-            # Endpoint.queue, without a call for each row.
-            self._queue = [
-                queue if (queue := m.waiting + e.load.in_flight - m.in_flight_at_update) > 0 else 0
-                for e, m in zip(self._rows, [e.metrics for e in self._rows], strict=True)
+            # As Endpoint.queue, without a call for each row.
+            column: list[float] = [
+                queue if (queue := unseen + load.in_flight) > 0 else 0
+                for unseen, load in self._signals.unseen
             ]
-            # Our own come on top of the mean, or a stale endpoint would take a whole burst.
-            self._fill(self._queue, lambda e: float(e.load.in_flight))
+            self._queue = self._signals.filled(column)
+            for at in self.stale:
+                # Our own come on top of the mean, or a stale endpoint would take a whole burst.
+                self._queue[at] += self._rows[at].load.in_flight
         return self._queue
 
     @property
     def running(self) -> Sequence[float]:
         """Requests running at each endpoint."""
-        if self._running is None:
-            self._running = [e.metrics.running for e in self._rows]
-            self._fill(self._running)
-        return self._running
+        return self._signals.running
 
     @property
     def kv_usage(self) -> Sequence[float]:
         """Fraction of the KV cache in use at each endpoint, in [0, 1]."""
-        if self._kv_usage is None:
-            self._kv_usage = [e.metrics.kv_usage for e in self._rows]
-            self._fill(self._kv_usage)
-        return self._kv_usage
+        return self._signals.kv_usage
 
-    def _fill(self, column: list[float], extra: Callable[[Endpoint], float] | None = None) -> None:
-        stale = self.stale
-        if not stale:
-            return
-        known = len(column) - len(stale)
-        mean = (sum(column) - sum(column[at] for at in stale)) / known if known else 0.0
-        for at in stale:
-            column[at] = mean + extra(self._rows[at]) if extra else mean
+    @property
+    def reports_adapters(self) -> bool:
+        """Whether any endpoint says anything of LoRA adapters."""
+        return self._signals.reports_adapters

@@ -119,6 +119,7 @@ class Director:
         self._metrics = metrics
         self._log = log
         self._clock = clock
+        self._view = EndpointView(())
 
     async def handle_request(self, raw: RawRequest) -> RoutedRequest:
         """
@@ -137,7 +138,8 @@ class Director:
         model_metrics = self._metrics.model(understood.asked_model or request.model)
         model_metrics.started(request.size_bytes)
         try:
-            view = EndpointView(locate(self._endpoints(), raw.subset_hint))
+            view = self._view.over(locate(self._endpoints(), raw.subset_hint))
+            self._view = view
             await self._producers.run(request, view)
             result = self._scheduler.schedule(request, view)
             decision = self._decide(raw, understood, result)

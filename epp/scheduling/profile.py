@@ -6,6 +6,7 @@ scorer that raises, or returns the wrong number of scores, counts 0 for every en
 picker raises or picks nothing, the first of the best scores is taken.
 """
 
+import math
 from collections.abc import Sequence
 
 from epp.config.loader import BuiltProfile
@@ -51,9 +52,9 @@ class SchedulerProfile:
         alike = 0.0
         differing: list[tuple[float, Sequence[float]]] = []
         for scorer, call, name, weight in self._scorers:
-            scores[name] = column = _scores(scorer, call, request, kept)
-            least = min(column)
-            if least == max(column):
+            column, least, most = _scores(scorer, call, request, kept)
+            scores[name] = column
+            if least == most:
                 alike += weight * least
             else:
                 differing.append((weight, column))
@@ -97,8 +98,8 @@ def _totals(
 
 def _scores(
     scorer: Scorer, call: PluginCall, request: InferenceRequest, endpoints: EndpointView
-) -> Sequence[float]:
-    """Return the scorer's scores, each in [0, 1]; all 0 where it fails."""
+) -> tuple[Sequence[float], float, float]:
+    """Return the scorer's scores, each in [0, 1], with the least and the most; 0 if it fails."""
     count = len(endpoints)
     try:
         with call:
@@ -106,14 +107,15 @@ def _scores(
             if len(scores) != count:
                 message = f"{len(scores)} scores for {count} endpoints"
                 raise ValueError(message)
-            # A NaN makes the sum one, and hides from min and max.
-            total = sum(scores)
-            if total != total or min(scores) < 0.0 or max(scores) > 1.0:
-                return [_clamped(score) for score in scores]
+            least, most = min(scores), max(scores)
+            # What is no number may hide from min and max, but makes the sum none.
+            if not 0.0 <= least <= most <= 1.0 or math.isnan(sum(scores)):
+                scores = [_clamped(score) for score in scores]
+                least, most = min(scores), max(scores)
     except PluginFailed:
-        return [0.0] * count
-    return scores
+        return [0.0] * count, 0.0, 0.0
+    return scores, least, most
 
 
 def _clamped(score: float) -> float:
-    return min(1.0, max(0.0, score)) if score == score else 0.0
+    return 0.0 if math.isnan(score) else min(1.0, max(0.0, score))

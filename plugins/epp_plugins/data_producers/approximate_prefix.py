@@ -46,6 +46,9 @@ BYTES_PER_TOKEN = 4
 MIN_BLOCK_TOKENS = 64
 """Smaller blocks cost time and memory, and the finer match changes no choice."""
 
+RENOTE_SECONDS = 1.0
+"""How long it may take to note that an endpoint is still a candidate."""
+
 FORGET_SECONDS = 300.0
 """An endpoint that was no candidate for so long is forgotten."""
 
@@ -183,6 +186,9 @@ class _Index:
         self._retired: list[_Holder] = []
         self._free_slots: list[int] = []
         self._swept_at = 0.0
+        self._placed: tuple[Endpoint, ...] | None = None
+        self._placed_at = 0.0
+        self._places: dict[int, int] = {}
 
     def match(self, blocks: Sequence[int], endpoints: EndpointView, now: float) -> Sequence[int]:
         """Return for each endpoint how many of the blocks it holds, up to the first gap."""
@@ -190,19 +196,30 @@ class _Index:
         ends = self._walk(blocks)
         if not any(slots for slots, _ in ends):
             return [0] * len(endpoints)
-        holder_of = self._holders.get
-        places: dict[int, int] = {}
-        for place, endpoint in enumerate(endpoints):
-            holder = holder_of((endpoint.load, endpoint.destination))
-            if holder is not None:
-                holder.seen = now
-                places[holder.slot] = place
+        places = self._places_in(endpoints.rows, now)
         matched = [0] * len(endpoints)
         for slots, depth in ends:
             for slot in _set_bits(slots):
                 if slot in places:
                     matched[places[slot]] = depth
         return matched
+
+    def _places_in(self, rows: tuple[Endpoint, ...], now: float) -> dict[int, int]:
+        """
+        Return where the holders stand among the rows, by their slots.
+
+        Remembered for as long as the rows are the same and no holder came or went, but not longer
+        than it takes to note that they are still there.
+        """
+        if rows is not self._placed or now - self._placed_at > RENOTE_SECONDS:
+            self._places = {}
+            for place, endpoint in enumerate(rows):
+                holder = self._holders.get((endpoint.load, endpoint.destination))
+                if holder is not None:
+                    holder.seen = now
+                    self._places[holder.slot] = place
+            self._placed, self._placed_at = rows, now
+        return self._places
 
     def _walk(self, blocks: Sequence[int]) -> list[tuple[int, int]]:
         """Return the masks of those that hold so many blocks and no more, with the number."""
@@ -263,6 +280,7 @@ class _Index:
             if not self._free_slots:
                 self._free_slots.append(len(self._holders) + len(self._retired))
             holder = self._holders[key] = _Holder(self._free_slots.pop())
+            self._placed = None
         holder.seen = now
         return holder
 
@@ -287,6 +305,7 @@ class _Index:
 
     def _retire(self, key: tuple[EndpointLoad, str]) -> None:
         self._retired.append(self._holders.pop(key))
+        self._placed = None
 
     def _unmask(self, block: int, holder: _Holder) -> None:
         rest = self._masks[block] & ~(1 << holder.slot)

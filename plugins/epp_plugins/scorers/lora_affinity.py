@@ -39,10 +39,9 @@ class LoRAAffinityScorer(Scorer):
     def score(self, request: InferenceRequest, endpoints: EndpointView) -> Sequence[float]:
         """Return the level of each endpoint for the request's model."""
         model = request.model
-        metrics = [endpoint.metrics for endpoint in endpoints]
-        if not any(m.max_adapters or m.running_adapters or m.waiting_adapters for m in metrics):
-            return [self._full] * len(metrics)
-        scores = [self._one(model, one) for one in metrics]
+        if not endpoints.reports_adapters:
+            return [self._full] * len(endpoints)
+        scores = [self._one(model, endpoint.metrics) for endpoint in endpoints]
         if stale := set(endpoints.stale):
             known = (score for at, score in enumerate(scores) if at not in stale)
             neutral = min(self._room, max(known, default=self._room))

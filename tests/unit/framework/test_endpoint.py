@@ -76,3 +76,21 @@ def test_running_and_the_name_can_be_read() -> None:
     one = endpoint("a", running=3)
 
     assert (one.running, str(one.id)) == (3, "default/a")
+
+
+def test_a_view_over_the_same_rows_keeps_what_was_scraped_and_counts_anew() -> None:
+    first = EndpointView((endpoint("a", waiting=1), endpoint("b", waiting=2)))
+    kv_usage, queue = first.kv_usage, list(first.queue)
+    first[0].load.in_flight += 5
+
+    again = first.over(first.rows)
+    other = first.over([first[1]])
+
+    assert again.kv_usage is kv_usage
+    assert (queue, list(again.queue)) == ([1, 2], [6, 2])
+    assert list(other.queue) == [2]
+
+
+def test_it_is_known_whether_anybody_speaks_of_adapters() -> None:
+    assert not EndpointView([endpoint("a")]).reports_adapters
+    assert EndpointView([endpoint("a"), endpoint("b", max_adapters=4)]).reports_adapters
