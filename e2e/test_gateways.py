@@ -22,6 +22,9 @@ from stack import GATEWAYS, MODEL, REFERENCES, Picker, gateway, metric
 
 EVERYWHERE = REFERENCES + GATEWAYS
 
+SHOWS_NO_RESPONSE = ["lean", "kubvernor-as-generated", "kubvernor-trailers-send"]
+"""Their response bodies do not pass through the picker, which could put the name back."""
+
 BUFFERS_LITTLE = ["envoy-ai-gateway-buffered"]
 """Its buffer is Envoy Gateway's default of 32 KiB: Envoy answers a larger request with a 413."""
 
@@ -176,6 +179,22 @@ async def test_a_refusal_reaches_the_client(
     assert response.status == 429
     assert response.headers["x-llm-d-request-dropped-reason"] == "rejected-saturated"
     assert answer["error"]["code"] == 429
+
+
+async def test_a_renamed_model_reaches_the_model_server_and_the_client_sees_its_own(
+    gate: Gate,
+) -> None:
+    async with gate.session.post(
+        f"{gate.url}/v1/completions",
+        json=completion(model="a-name-of-another-length"),
+        headers={"x-llm-d-model-name-rewrite": MODEL},
+    ) as response:
+        answer = await response.json()
+
+    assert response.status == 200, answer
+    shown = MODEL if gate.name in SHOWS_NO_RESPONSE else "a-name-of-another-length"
+    assert answer["model"] == shown
+    await gate.picker.idle()
 
 
 async def test_malformed_json_gets_a_400_and_nothing_else(gate: Gate) -> None:

@@ -50,6 +50,9 @@ from epp.requestcontrol.parsers import ParserTable
 from epp.requestcontrol.producers import Producers
 from epp.scheduling.scheduler import Scheduler
 
+MIN_REFRESH_SECONDS = 0.05
+"""The field's least interval; a shorter one is raised to it."""
+
 _log = structlog.get_logger("epp")
 
 
@@ -260,7 +263,7 @@ class App:
             source,
             self.configuration.extractor.plugin,
             self.metrics.scrapes,
-            interval=self._options.refresh_metrics_interval,
+            interval=max(MIN_REFRESH_SECONDS, self._options.refresh_metrics_interval),
             timeout=self._options.scrape_timeout,
         )
         try:

@@ -24,10 +24,16 @@ _BYTES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9}
 _BYTES |= {"ki": 2**10, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 
 
+MAX_SIZE = 1 << 30
+
+
 class Duration(click.ParamType[float]):
     """A time as Go writes it (`1m30s`, `200ms`), or a number of seconds."""
 
     name = "duration"
+
+    def __init__(self, least: float = 0.0) -> None:
+        self._least = least
 
     def convert(self, value: Any, param: Any, ctx: Any) -> float:
         """Return seconds."""
@@ -37,7 +43,10 @@ class Duration(click.ParamType[float]):
         bare = len(parts) > 1 and any(not unit for _, unit in parts)
         if not parts or bare or "".join(number + unit for number, unit in parts) != value:
             self.fail(f"{value!r} is no duration such as 30s, 200ms or 1m30s", param, ctx)
-        return sum(float(number) * _SECONDS[unit or "s"] for number, unit in parts)
+        seconds = sum(float(number) * _SECONDS[unit or "s"] for number, unit in parts)
+        if seconds < self._least:
+            self.fail(f"{value!r} is too short: at least {self._least:g} s", param, ctx)
+        return seconds
 
 
 class Size(click.ParamType[int]):
@@ -52,7 +61,10 @@ class Size(click.ParamType[int]):
         match = _SIZE.fullmatch(value)
         if match is None:
             self.fail(f"{value!r} is no size such as 1048576, 10Mi or 25MB", param, ctx)
-        return int(match[1]) * _BYTES[match[2] or ""]
+        size = int(match[1]) * _BYTES[match[2] or ""]
+        if not 1 <= size <= MAX_SIZE:
+            self.fail(f"{value!r} is not between 1 byte and 1 GiB", param, ctx)
+        return size
 
 
 class Verbosity(click.IntRange):
@@ -109,7 +121,7 @@ def main() -> None:
 )
 @_option(
     "--answer-timeout",
-    type=Duration(),
+    type=Duration(least=0.001),
     default="1s",
     help="How long a request may wait for data producers; then it is decided without them.",
 )
@@ -121,14 +133,16 @@ def main() -> None:
 )
 @_option(
     "--refresh-metrics-interval",
-    type=Duration(),
+    type=Duration(least=0.001),
     default="200ms",
     help="How often an endpoint is scraped, in pools of up to 20; larger ones stretch it.",
 )
-@_option("--scrape-timeout", type=Duration(), default="1s", help="Time-out of one scrape.")
+@_option(
+    "--scrape-timeout", type=Duration(least=0.001), default="1s", help="Time-out of one scrape."
+)
 @_option(
     "--metrics-staleness-threshold",
-    type=Duration(),
+    type=Duration(least=0.001),
     default="2s",
     help="Age beyond which scraped values are not trusted.",
 )

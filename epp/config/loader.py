@@ -107,12 +107,12 @@ def load(
 
 def _decode(document: bytes) -> schema.EndpointPickerConfig:
     try:
-        tree = yaml.safe_load(document)
-    except yaml.YAMLError as error:
-        message = f"the configuration is not YAML: {_one_line(str(error))}"
-        raise ConfigError(message) from error
+        tree = yaml.load(document, _UniqueKeys)
     except RecursionError as error:
         raise ConfigError("the configuration is nested too deeply") from error
+    except _YAML_ERRORS as error:
+        message = f"the configuration is not YAML: {_one_line(str(error))}"
+        raise ConfigError(message) from error
     if not isinstance(tree, dict):
         message = f"the configuration is {type(tree).__name__}, expected a mapping"
         raise ConfigError(message)
@@ -135,6 +135,22 @@ def _check_version(config: schema.EndpointPickerConfig) -> None:
     if config.api_version not in (schema.API_VERSION, *schema.DEPRECATED_API_VERSIONS):
         message = f"apiVersion: {config.api_version!r}, expected {schema.API_VERSION!r}"
         raise ConfigError(message)
+
+
+_YAML_ERRORS = (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError, OverflowError)
+"""PyYAML lets through whatever Python raises over a bad date or number."""
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """A SafeLoader that refuses a key given twice, instead of dropping the first."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:  # noqa: FBT001, FBT002
+        keys = [key.value for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
+        for key in keys:
+            if isinstance(key, str) and keys.count(key) > 1:
+                message = f"the key {key!r} is given twice"
+                raise yaml.constructor.ConstructorError(None, None, message, node.start_mark)
+        return super().construct_mapping(node, deep=deep)
 
 
 class _Builder:

@@ -112,7 +112,11 @@ class Datastore:
             signal: value for signal in _SIGNALS if (value := getattr(update, signal)) is not None
         }
         metrics = replace(
-            endpoint.metrics, **said, updated_at=self._clock(), in_flight_at_update=in_flight
+            endpoint.metrics,
+            **said,
+            updated_at=self._clock(),
+            in_flight_at_update=in_flight,
+            missing=update.missing,
         )
         self._put(replace(endpoint, metrics=metrics, stale=False))
 

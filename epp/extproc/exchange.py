@@ -194,13 +194,7 @@ class Exchange:
         if self._awaiting == "request_headers":
             yield from self._route_in_headers(decision)
         elif self._awaiting == "request_body":
-            yield messages.pick(
-                "request_body",
-                decision.destination,
-                decision.set_headers,
-                decision.remove_headers,
-                decision.body,
-            )
+            yield self._pick_in_body(decision)
         else:
             yield messages.pick_in_trailers(decision.destination)
         self._chunks = []
@@ -311,6 +305,19 @@ class Exchange:
             self._withheld = list(self._body_replies(body))
         elif duplex:
             yield from self._body_replies(body)
+
+    def _pick_in_body(self, decision: RoutingDecision) -> bytes:
+        set_headers = decision.set_headers
+        if decision.body is not None:
+            # Envoy takes a buffered body of another length for a mistake unless it is announced.
+            set_headers = {**set_headers, "content-length": str(len(decision.body))}
+        return messages.pick(
+            "request_body",
+            decision.destination,
+            set_headers,
+            decision.remove_headers,
+            decision.body,
+        )
 
     def _body_replies(self, body: bytes) -> Iterator[bytes]:
         if self._chunks:

@@ -15,6 +15,7 @@ import structlog
 from epp.extproc import messages
 from epp.extproc.exchange import Exchange
 from epp.extproc.stream import Stream
+from epp.framework import BadRequest, EPPError
 from epp.observability.metrics import Metrics
 from epp.requestcontrol.director import Director
 
@@ -38,9 +39,7 @@ class GrpcDoor:
     @property
     def handler(self) -> grpc.GenericRpcHandler:
         """What to add to a grpc.aio server."""
-        process: Any = grpc.stream_stream_rpc_method_handler(
-            self._process, request_deserializer=messages.ProcessingRequest.FromString
-        )
+        process: Any = grpc.stream_stream_rpc_method_handler(self._process)
         return grpc.method_handlers_generic_handler(SERVICE, {"Process": process})
 
     async def drained(self) -> None:
@@ -53,8 +52,8 @@ class GrpcDoor:
 
     async def _process(self, _: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         async def read() -> messages.ProcessingRequest | None:
-            message = await context.read()
-            return None if message is grpc.aio.EOF else message
+            data = await context.read()
+            return None if data is grpc.aio.EOF else messages.ProcessingRequest.FromString(data)
 
         exchange = Exchange(max_body_bytes=self._max_body_bytes)
         stream = Stream(self._director, exchange, read, context.write)
@@ -67,9 +66,12 @@ class GrpcDoor:
         except asyncio.CancelledError:
             code, failed = "CANCELLED", False
             raise
+        except messages.DecodeError:
+            code, failed = "INVALID_ARGUMENT", False
+            await stream.refuse(BadRequest("the gateway's message is not one of ext_proc"))
         except Exception:  # noqa: BLE001 - the stream boundary contains whatever is raised
             _log.exception("stream failed", request_id=stream.request_id)
-            await stream.answer_failure()
+            await stream.refuse(EPPError("the endpoint picker failed; its log says why"))
         finally:
             stream.finish(failed=failed, stopping=self._stopping)
             self._metrics.stream_closed(code)

@@ -16,12 +16,14 @@ from envoy.config.core.v3 import base_pb2
 from envoy.extensions.filters.http.ext_proc.v3 import processing_mode_pb2
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 from envoy.type.v3 import http_status_pb2
+from google.protobuf import message as protobuf
 from google.protobuf import struct_pb2
 
 from epp.framework import EPPError, Rejected, Unavailable
 from epp.requestcontrol import protocol
 
 ProcessingRequest = pb.ProcessingRequest
+DecodeError = protobuf.DecodeError
 ProcessingResponse = pb.ProcessingResponse
 
 _mode = processing_mode_pb2.ProcessingMode

@@ -39,7 +39,7 @@ class ResponseBody:
         A held body is returned whole, once it is.
         """
         if self._mode != messages.FULL_DUPLEX_STREAMED:
-            self._answer_in_place(piece, replies, end_of_stream=end_of_stream)
+            self._answer_in_place(piece, replies)
             return piece
         if self._held is not None:
             self._held.append(piece)
@@ -62,8 +62,9 @@ class ResponseBody:
             replies.extend(messages.streamed_body("response_body", sent, end_of_stream=False))
         return piece
 
-    def _answer_in_place(self, piece: bytes, replies: list[bytes], *, end_of_stream: bool) -> None:
-        sent = self._renamer.feed(piece, last=end_of_stream) if self._renamer else piece
+    def _answer_in_place(self, piece: bytes, replies: list[bytes]) -> None:
+        # Nothing may wait for the next piece here: if trailers came instead, it could not go on.
+        sent = self._renamer.feed(piece, last=True) if self._renamer else piece
         if sent == piece:
             replies.append(messages.plain("response_body"))
         else:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from epp.extproc import exchange as events
 from epp.extproc.exchange import Exchange
 from epp.extproc.messages import ProcessingRequest
-from epp.framework import EPPError, TerminationCause
+from epp.framework import EPPError, RawRequest, TerminationCause
 from epp.requestcontrol.director import Director, RoutedRequest
 
 
@@ -114,12 +114,11 @@ class Stream:
                 director.on_response_body(routed, chunk)
                 director.on_response_end(routed)
 
-    async def answer_failure(self) -> None:
-        """Tell the client of a failure of our own, unless its request is already answered."""
+    async def refuse(self, error: EPPError) -> None:
+        """Tell the client of an error that ends the stream, unless its request is answered."""
         if not self._answered:
-            await self._refuse(
-                EPPError("the endpoint picker failed; see its log under this request's id")
-            )
+            self._director.refuse(RawRequest({}, None), error)
+            await self._refuse(error)
 
     def finish(self, *, failed: bool, stopping: bool) -> None:
         """Give back what the request took, with the cause that what was seen suggests."""

@@ -7,8 +7,8 @@ own requests in flight (`EndpointLoad`), which all snapshots of an endpoint shar
 Scraped values are always a little old. `Endpoint.queue` corrects the scraped number of waiting
 requests by what this picker itself sent and saw finish since that scrape, so that a burst between
 two scrapes does not fall on one endpoint. An endpoint that was never scraped, or not lately, has
-no values at all; `EndpointView` gives it the mean of those that have, so that it is neither the
-favourite nor left out.
+no values at all, and one whose page lacks a signal has not that one; `EndpointView` gives it the
+mean of those that have, so that it is neither the favourite nor left out.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,6 +33,7 @@ class EndpointMetrics:
     """
     What the last successful scrape of an endpoint said.
 
+    `missing` names the signals that the scrape lacked: what stands here of them is older, or 0.
     `kv_usage` is a fraction in [0, 1]; `max_adapters` 0 means unknown; `block_size` is in tokens,
     and 0, as `num_blocks` 0, means unknown. `updated_at` is the loop time of the scrape in
     seconds, None before the first; `in_flight_at_update` is our own count of requests at that
@@ -49,6 +50,7 @@ class EndpointMetrics:
     num_blocks: int = 0
     updated_at: float | None = None
     in_flight_at_update: int = 0
+    missing: frozenset[str] = frozenset()
 
 
 class EndpointLoad:
@@ -111,11 +113,11 @@ class _Signals:
 
     @cached_property
     def running(self) -> list[float]:
-        return self.filled([endpoint.metrics.running for endpoint in self._rows])
+        return self.filled("running", [one.metrics.running for one in self._rows])
 
     @cached_property
     def kv_usage(self) -> list[float]:
-        return self.filled([endpoint.metrics.kv_usage for endpoint in self._rows])
+        return self.filled("kv_usage", [one.metrics.kv_usage for one in self._rows])
 
     @cached_property
     def reports_adapters(self) -> bool:
@@ -131,13 +133,26 @@ class _Signals:
             (one.metrics.waiting - one.metrics.in_flight_at_update, one.load) for one in self._rows
         ]
 
-    def filled(self, column: list[float]) -> list[float]:
-        """Put the mean of the known values where an endpoint is stale."""
-        stale = self.stale
-        if stale:
-            known = len(column) - len(stale)
-            mean = (sum(column) - sum(column[at] for at in stale)) / known if known else 0.0
-            for at in stale:
+    @cached_property
+    def _missing(self) -> list[tuple[int, frozenset[str]]]:
+        return [
+            (at, one.metrics.missing) for at, one in enumerate(self._rows) if one.metrics.missing
+        ]
+
+    def unknown(self, signal: str) -> list[int]:
+        """Return where a signal is not known: the endpoint is stale, or its page lacks it."""
+        if not self._missing:
+            return self.stale
+        lacking = [at for at, missing in self._missing if signal in missing]
+        return sorted({*self.stale, *lacking})
+
+    def filled(self, signal: str, column: list[float]) -> list[float]:
+        """Put the mean of the known values where the signal is not known."""
+        unknown = self.unknown(signal)
+        if unknown:
+            known = len(column) - len(unknown)
+            mean = (sum(column) - sum(column[at] for at in unknown)) / known if known else 0.0
+            for at in unknown:
                 column[at] = mean
         return column
 
@@ -147,8 +162,8 @@ class EndpointView(Sequence[Endpoint]):
     Candidates as rows (it is a sequence of Endpoint) and as columns (one list per signal).
 
     Columns are in the order of the rows, computed when first asked for, and must not be changed.
-    In a column the mean of the known values stands for an endpoint whose metrics are missing or
-    stale.
+    In a column the mean of the known values stands for an endpoint that is stale, or whose metrics
+    lack the signal.
     """
 
     __slots__ = ("_queue", "_rows", "_signals")
@@ -194,8 +209,8 @@ class EndpointView(Sequence[Endpoint]):
                 queue if (queue := unseen + load.in_flight) > 0 else 0
                 for unseen, load in self._signals.unseen
             ]
-            self._queue = self._signals.filled(column)
-            for at in self.stale:
+            self._queue = self._signals.filled("waiting", column)
+            for at in self._signals.unknown("waiting"):
                 # Our own come on top of the mean, or a stale endpoint would take a whole burst.
                 self._queue[at] += self._rows[at].load.in_flight
         return self._queue

@@ -201,6 +201,8 @@ def _message_of(record: logging.LogRecord) -> str:
 
 
 def _argument(value: object) -> object:
+    if isinstance(value, ConfigError):
+        return value  # of the operator's own making, and for the operator to read
     return _plain(value) if isinstance(value, BaseException | bytes | bytearray) else value
 
 

@@ -22,7 +22,11 @@ from epp.framework import (
 from epp.framework.registry import ENTRY_POINT_GROUP
 from epp.testing import assert_conforms
 
-REGISTRY = Registry()
+REGISTRY = Registry(
+    point
+    for point in entry_points(group=ENTRY_POINT_GROUP)
+    if point.dist is not None and point.dist.name == "endpoint-picker"
+)
 REQUIRED: dict[str, dict[str, Any]] = {"file-discovery": {"path": "endpoints.yaml"}}
 KINDS = (
     Filter,

@@ -206,3 +206,30 @@ async def test_an_unexpected_failure_is_a_500_with_a_fixed_text(tmp_path: Path) 
 
     assert reply.immediate_response.status.code == 500
     assert b"CANARY" not in reply.SerializeToString()
+
+
+@pytest.mark.parametrize(
+    "rubbish",
+    [b"\xff", b"\x12\x80", b"\x12\x06\x0a\x04\x0a\x02\x0a\x00\xff\xff", b"GET / HTTP/1.1"],
+)
+async def test_a_message_that_is_none_is_refused_and_the_next_stream_is_served(
+    tmp_path: Path, rubbish: bytes
+) -> None:
+    written = io.BytesIO()
+    app = App(options(tmp_path), log=logs.configure(verbosity=2, stream=written))
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(app.run())
+        await app.ready.wait()
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{ports(app).grpc}") as channel:
+            call = channel.stream_stream(f"/{SERVICE}/Process")()
+            await call.write(rubbish)
+            reply = messages.ProcessingResponse.FromString(await call.read())
+        async with stream(ports(app).grpc) as call:
+            await call.write(wire.headers(end=True))
+            good = await call.read()
+        app.stop()
+        await task
+
+    assert reply.immediate_response.status.code == 400
+    assert wire.destination(good) == "127.0.0.1:1"
+    assert b'"level":"error"' not in written.getvalue()

@@ -92,6 +92,8 @@ async def converse(core: Core, script: Script) -> list[TerminationCause]:
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError, ConnectionResetError):
         await task
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
     return causes
 
 
@@ -129,6 +131,14 @@ async def test_any_messages_and_any_end_leave_nothing_behind(
     assert CORE.in_flight == 0
     assert CORE.total("epp_requests_running") == 0
     assert len(causes) <= 1
+
+
+async def test_a_read_that_nobody_waits_for_any_more_is_cancelled() -> None:
+    unconfigured = [wire.headers({"host": "x"}, mode=None), wire.body()]
+
+    causes = await converse(CORE, Script(unconfigured, "cancel", 100))
+
+    assert causes == [TerminationCause.RESPONSE_UNSEEN]
 
 
 async def test_the_causes_tell_how_it_ended() -> None:

@@ -220,6 +220,13 @@ def test_a_refusal_says_where_and_what(text: str, says: str) -> None:
         (b"apiVersion: v1\nkind: EndpointPickerConfig", "apiVersion: 'v1', expected"),
         (b"apiVersion: llm-d.ai/v1alpha1\nkind: Pod", "kind: 'Pod', expected"),
         (b"a: " + b"[" * 5000, "the configuration is"),
+        (b"a: 2024-99-99", "the configuration is not YAML: month must be in 1..12"),
+        (b"a: !!int x", "the configuration is not YAML"),
+        (b"a: !!bool x", "the configuration is not YAML"),
+        (b"a: !!timestamp x", "the configuration is not YAML"),
+        (b"a: " + b"9" * 5000, "the configuration is not YAML"),
+        (b"a: 1\na: 2", "the configuration is not YAML: the key 'a' is given twice"),
+        (b"a: !!python/name:os.system x", "the configuration is not YAML"),
     ],
 )
 def test_what_is_no_configuration_is_refused(document: bytes, says: str) -> None:

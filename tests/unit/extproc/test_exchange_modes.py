@@ -140,6 +140,7 @@ def test_buffered_replaces_a_changed_body_whole() -> None:
     replies = wire.parsed(ex.route(RoutingDecision("10.0.0.1:8000", body=b"changed")))
 
     assert wire.common(replies[0]).body_mutation.body == b"changed"
+    assert wire.set_headers(replies[0])["content-length"] == "7"
 
 
 def test_buffered_trailers_get_their_own_reply_after_the_body() -> None:
@@ -601,3 +602,25 @@ def test_other_metadata_does_not_hide_an_earlier_hint() -> None:
 
     assert isinstance(event, RequestReceived)
     assert event.raw.subset_hint == ("a",)
+
+
+def test_patience_ends_before_a_gateway_gives_up() -> None:
+    envoys_default_message_timeout = 0.2
+
+    assert envoys_default_message_timeout / 2 >= PATIENCE_SECONDS
+
+
+def test_a_renamed_piece_waits_for_nothing_where_trailers_could_not_carry_it() -> None:
+    ex = exchange()
+    ex.receive(wire.headers(mode=messages.BUFFERED, response_mode=messages.STREAMED))
+    ex.receive(wire.body())
+    list(ex.route(RoutingDecision("a:1", restore_model=("served", "asked"))))
+    ex.receive(wire.response_headers({"content-type": "text/event-stream"}))
+    ex.take_replies()
+
+    ex.receive(wire.response_body(b'data: {"t":"'))
+    ex.receive(wire.response_trailers())
+    body, end = wire.parsed(ex.take_replies())
+
+    assert not wire.common(body).HasField("body_mutation")
+    assert wire.kinds([end]) == ["response_trailers"]

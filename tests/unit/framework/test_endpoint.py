@@ -94,3 +94,26 @@ def test_a_view_over_the_same_rows_keeps_what_was_scraped_and_counts_anew() -> N
 def test_it_is_known_whether_anybody_speaks_of_adapters() -> None:
     assert not EndpointView([endpoint("a")]).reports_adapters
     assert EndpointView([endpoint("a"), endpoint("b", max_adapters=4)]).reports_adapters
+
+
+@pytest.mark.parametrize(
+    ("missing", "queue", "kv_usage"),
+    [
+        ("waiting", [5, 5, 5], [0.5, 0.5, 0]),
+        ("kv_usage", [5, 5, 0], [0.5, 0.5, 0.5]),
+        ("running", [5, 5, 0], [0.5, 0.5, 0]),
+    ],
+)
+def test_a_signal_that_a_page_lacks_is_the_mean_and_the_others_are_read(
+    missing: str, queue: list[float], kv_usage: list[float]
+) -> None:
+    view = EndpointView(
+        [
+            endpoint("a", waiting=5, running=8, kv_usage=0.5),
+            endpoint("b", waiting=5, running=8, kv_usage=0.5),
+            endpoint("c", missing=frozenset({missing})),
+        ]
+    )
+
+    assert (list(view.queue), list(view.kv_usage)) == (queue, kv_usage)
+    assert list(view.running) == ([8, 8, 8] if missing == "running" else [8, 8, 0])

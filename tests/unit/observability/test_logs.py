@@ -164,6 +164,13 @@ def test_endless_recursion_leaves_a_short_traceback(lines: Lines) -> None:
     assert len(lines()[0]["traceback"].splitlines()) == 1 + logs.MAX_FRAMES
 
 
+def test_a_plugins_warning_says_what_is_wrong_with_a_configuration(lines: Lines) -> None:
+    error = ConfigError("endpoints[0] (a): port 'x', expected 1 to 65535")
+    logging.getLogger("epp.plugin.file-discovery").warning("kept as it was: %s", error)
+
+    assert lines()[0]["event"] == f"kept as it was: {error}"
+
+
 def test_the_message_of_a_configuration_error_is_shown(lines: Lines) -> None:
     error = ConfigError("unknown plugin type 'nope'")
     structlog.get_logger("epp.app").error("failed", exc_info=error)
