@@ -79,7 +79,7 @@ class Verbosity(click.IntRange):
 
 def _option(*names: str, **settings: Any) -> Callable[[Any], Any]:
     """An option with its EPP_ variable."""
-    longest = max(names, key=len).lstrip("-").split("/")[0]
+    longest = max((name for name in names if name.startswith("-")), key=len).lstrip("-")
     variable = "EPP_" + longest.upper().replace("-", "_")
     settings.setdefault("show_default", True)
     return click.option(*names, envvar=variable, show_envvar=True, **settings)
@@ -148,7 +148,8 @@ def main() -> None:
 )
 @_option(
     "-v",
-    "--verbosity",
+    "--v",
+    "verbosity",
     type=Verbosity(0, 10),
     default=2,
     help="0 warnings only, 2 one line a request, 4 debug.",

@@ -51,10 +51,15 @@ def test_every_flag_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert (made.grpc_port, made.secure_serving, made.drain_timeout) == (7, False, 2.0)
     assert all(
-        parameter.envvar == f"EPP_{parameter.name}".upper()
+        parameter.envvar == "EPP_" + parameter.opts[-1].lstrip("-").replace("-", "_").upper()
         for parameter in cli.serve.params
         if isinstance(parameter, click.Option) and parameter.name != "help"
     )
+
+
+@pytest.mark.parametrize(("asked", "used"), [("50ms", 0.05), ("10ms", 0.05), ("1s", 1.0)])
+def test_a_refresh_interval_below_the_least_is_raised_to_it(asked: str, used: float) -> None:
+    assert used == options("--refresh-metrics-interval", asked).scrape_interval
 
 
 def test_a_flag_wins_over_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +68,7 @@ def test_a_flag_wins_over_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     assert options("--grpc-port", "8").grpc_port == 8
 
 
-@pytest.mark.parametrize("argv", [["-v", "4"], ["-v4"], ["-v=4"], ["--verbosity=4"]])
+@pytest.mark.parametrize("argv", [["-v", "4"], ["-v4"], ["-v=4"], ["--v=4"]])
 def test_verbosity_is_written_as_go_does(argv: list[str]) -> None:
     context = cli.serve.make_context("serve", list(argv))
 
