@@ -31,7 +31,12 @@ async def describe(location: str, engine: str) -> str:
     be had, holds nothing usable, or the engine is unknown.
     """
     registry = Registry()
-    extractor = registry.build(EXTRACTOR, EXTRACTOR, {"defaultEngine": engine}).plugin
+    try:
+        extractor = registry.build(EXTRACTOR, EXTRACTOR, {"defaultEngine": engine}).plugin
+    except ConfigError as error:
+        # The parameter is called so in a configuration; here it was given as an option.
+        message = str(error).replace("defaultEngine:", "--engine:", 1)
+        raise ConfigError(message) from error
     try:
         page = await _fetch(registry, location) if "://" in location else _read(location)
         update: EndpointUpdate = extractor.extract(_endpoint("localhost", 80), page)

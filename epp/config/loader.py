@@ -137,7 +137,7 @@ def _check_version(config: schema.EndpointPickerConfig) -> None:
         raise ConfigError(message)
 
 
-_YAML_ERRORS = (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError, OverflowError)
+_YAML_ERRORS = (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
 """PyYAML lets through whatever Python raises over a bad date or number."""
 
 

@@ -13,6 +13,13 @@ What is known of a large pool is older, then, and counts as stale only after thr
 
 No failure ends a task: what a data source announces, a time-out, and a defect in a plugin are all
 failed scrapes. The metrics stay as they were, and the datastore says when they are stale.
+
+An endpoint whose scrapes fail is scraped less often, since a failed scrape can be a costly one (a
+huge page, a time-out): after each failure in a row it waits twice as long, up to 16 intervals but
+no longer than 5 seconds, unless the interval itself is longer. The first success brings it back to
+its pace. It keeps its beat meanwhile and only leaves out scrapes, so that the pool stays spread;
+the beats without one still tell the datastore that nothing came, so that its metrics are stale no
+later than they would be without the pauses.
 """
 
 import asyncio
@@ -38,6 +45,8 @@ logger = logging.getLogger("epp.collector")
 SMALL_POOL = 20
 SCRAPES_PER_SECOND = 150
 SECONDS_BETWEEN_TRACEBACKS = 10.0
+MOST_DOUBLINGS = 4
+LONGEST_PAUSE_SECONDS = 5.0
 
 
 class ScrapeObserver(Protocol):
@@ -54,9 +63,9 @@ class ScrapeObserver(Protocol):
 
 @dataclass(slots=True)
 class _History:
-    """What was logged of an endpoint, so that only changes are."""
+    """The failures in a row of an endpoint, and what was logged of it, so that only changes are."""
 
-    failing: bool = False
+    failures: int = 0
     missing: frozenset[str] = frozenset()
     traceback_at: float = -math.inf
 
@@ -117,13 +126,19 @@ class Collector:
         # Of the name alone, so that every picker and every restart spreads a pool alike.
         phase = zlib.crc32(str(endpoint_id).encode()) / 2**32
         due = loop.time() + phase * self.current_interval(len(self._tasks))
+        pause = 0
         while True:
             await asyncio.sleep(due - loop.time())
             endpoint = self._datastore.endpoint(endpoint_id)
-            if endpoint is not None and endpoint.load is load:
-                await self._scrape(endpoint, history)
-            # A slow scrape skips beats instead of moving them, which keeps the pool spread.
             interval = self.current_interval(len(self._tasks))
+            if endpoint is not None and endpoint.load is load:
+                if pause:
+                    pause -= 1
+                    self._datastore.record_failure(endpoint_id)
+                else:
+                    await self._scrape(endpoint, history)
+                    pause = _beats_left_out(history.failures, interval)
+            # A slow scrape skips beats instead of moving them, which keeps the pool spread.
             due += interval * max(1, math.ceil((loop.time() - due) / interval))
 
     async def _scrape(self, endpoint: Endpoint, history: _History) -> None:
@@ -163,8 +178,8 @@ class Collector:
             return
         self._datastore.record(endpoint.id, update, in_flight=in_flight)
         self._observer.scraped(endpoint, seconds, update)
-        if history.failing:
-            history.failing = False
+        if history.failures:
+            history.failures = 0
             logger.info("endpoint %s can be scraped again", endpoint.id)
         missing = update.missing - history.missing
         if missing:
@@ -178,11 +193,17 @@ class Collector:
             return
         self._datastore.record_failure(endpoint.id)
         self._observer.failed(endpoint, reason)
-        if not history.failing:
-            history.failing = True
+        history.failures += 1
+        if history.failures == 1:
             logger.warning("endpoint %s cannot be scraped (%s): %s", endpoint.id, reason, message)
 
     def _lives(self, endpoint: Endpoint) -> bool:
         """Whether it has neither gone nor moved; where it has, the cancellation is on its way."""
         current = self._datastore.endpoint(endpoint.id)
         return current is not None and current.load is endpoint.load
+
+
+def _beats_left_out(failures: int, interval: float) -> int:
+    """How many beats pass without a scrape after so many failures in a row."""
+    beats = 1 << min(failures, MOST_DOUBLINGS)
+    return max(0, min(beats, int(LONGEST_PAUSE_SECONDS / interval)) - 1)

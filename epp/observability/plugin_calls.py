@@ -91,7 +91,7 @@ class PluginCall:
         started = self._clock()
         try:
             return await answer
-        except BaseException as error:
+        except Exception as error:
             self._contain(error)
             raise
         finally:

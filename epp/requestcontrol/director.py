@@ -6,6 +6,7 @@ that an answer is never long in coming. What a request takes (a place in an endp
 plugins' memory of it) is given back exactly once, in `finish`, whatever ends it.
 """
 
+import asyncio
 import contextlib
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -137,19 +138,24 @@ class Director:
         request = understood.request
         model_metrics = self._metrics.model(understood.asked_model or request.model)
         model_metrics.started(request.size_bytes)
+        refused: tuple[int, str] | None = (EPPError.status, EPPError.code)
         try:
             view = self._view.over(locate(self._endpoints(), raw.subset_hint))
             self._view = view
             await self._producers.run(request, view)
             result = self._scheduler.schedule(request, view)
             decision = self._decide(raw, understood, result)
+            refused = None
         except EPPError as error:
-            model_metrics.rejected(error.status, error.reason or error.code)
+            refused = (error.status, error.reason or error.code)
             self._log_refusal(request, error)
             raise
-        except BaseException:  # cancelled while waiting: the client has left
-            model_metrics.rejected(CLIENT_CLOSED_REQUEST, "")
+        except asyncio.CancelledError:
+            refused = (CLIENT_CLOSED_REQUEST, "")
             raise
+        finally:
+            if refused is not None:
+                model_metrics.rejected(*refused)
         return self._dispatch(understood, result, decision, model_metrics, started)
 
     def refuse(self, raw: RawRequest, error: EPPError) -> None:

@@ -222,6 +222,7 @@ def test_a_refusal_says_where_and_what(text: str, says: str) -> None:
         (b"a: " + b"[" * 5000, "the configuration is"),
         (b"a: 2024-99-99", "the configuration is not YAML: month must be in 1..12"),
         (b"a: !!int x", "the configuration is not YAML"),
+        (b"a: !!int ''", "the configuration is not YAML"),
         (b"a: !!bool x", "the configuration is not YAML"),
         (b"a: !!timestamp x", "the configuration is not YAML"),
         (b"a: " + b"9" * 5000, "the configuration is not YAML"),

@@ -4,7 +4,8 @@ Read queues, KV-cache usage, LoRA adapters and blocks off a metrics page.
 Every engine has its own names for the same few signals. Those of the common ones are built in, and
 a configuration may add engines or rename signals, since names do change between versions. A value
 that is missing or makes no sense never becomes a zero: the earlier one stays, and the update says
-what is missing. A page that says nothing at all is a failed scrape.
+what is missing. A page that says nothing at all, or far more than any model server would, is a
+failed scrape.
 """
 
 from collections.abc import Iterable, Sequence
@@ -110,12 +111,12 @@ class ModelServerMetricsExtractor(Extractor[bytes]):
         self._engines = {name: _engine(c) for name, c in _merged(engine_configs).items()}
         if default_engine not in self._engines:
             known = ", ".join(sorted(self._engines))
-            message = f"defaultEngine {default_engine!r} is unknown; known are {known}"
+            message = f"defaultEngine: unknown engine {default_engine!r}; known are {known}"
             raise ValueError(message)
         self._default = self._engines[default_engine]
 
     def extract(self, endpoint: Endpoint, sample: bytes) -> EndpointUpdate:
-        """Return what the page says; raise ScrapeError where it says nothing that is wanted."""
+        """Return what the page says; raise ScrapeError where it is nothing, or too much."""
         engine = self._engine_of(endpoint)
         page = _Page(engine.scanner.scan(sample))
         waiting = page.values("waiting", engine.waiting)
@@ -284,9 +285,13 @@ def _engine(config: EngineConfig) -> _Engine:
     if not names:
         message = f"engine {config.name!r} reads no family at all: give it at least one spec"
         raise ValueError(message)
+    # Servers keep adapters of the past on the page; a family that is also read whole may not.
+    read_whole = {
+        s.name for signal, found in selectors.items() if signal != "adapters" for s in found
+    }
     return _Engine(
         name=config.name,
-        scanner=Scanner(names),
+        scanner=Scanner(names, accumulating=names - read_whole),
         block_size_label=config.cache_block_size_label_name or "",
         num_blocks_label=config.cache_num_blocks_label_name or "",
         **selectors,

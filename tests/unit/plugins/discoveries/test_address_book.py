@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from epp_plugins.discoveries.static_file import AddressBook
+from epp_plugins.discoveries.static_file.address_book import AddressBook
 
 
 class Names:

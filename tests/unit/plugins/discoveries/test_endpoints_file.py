@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epp.framework import ConfigError
-from epp_plugins.discoveries.static_file import LARGEST_FILE_BYTES, parse
+from epp_plugins.discoveries.static_file.endpoints_file import LARGEST_FILE_BYTES, parse
 
 
 def entry(**fields: Any) -> dict[str, Any]:
@@ -75,6 +75,7 @@ def test_names_are_of_a_namespace_and_labels_come_along() -> None:
         ([entry(port=0)], "endpoints[0] (a)", "port: expected a number from 1 to 65535, got 0"),
         ([entry(port=65536)], "endpoints[0] (a)", "port"),
         ([entry(port="http")], "endpoints[0] (a)", "port"),
+        ([entry(port="08000")], "endpoints[0] (a)", "port: expected a number from 1 to 65535"),
         ([entry(port=True)], "endpoints[0] (a)", "port"),
         ([entry(port=None)], "endpoints[0] (a)", "port"),
         ([entry(), entry()], "endpoints[1] (a)", "default/a is there twice"),
@@ -96,6 +97,46 @@ def test_an_entry_that_cannot_be_used_is_named_with_what_was_expected(
 
     assert str(raised.value).startswith(place + ":")
     assert complaint in str(raised.value)
+
+
+@pytest.mark.parametrize("port", ["010", "1:30", "0x1F90", "8_000", "2024-01-02"])
+def test_a_port_that_yaml_would_make_another_number_of_is_refused(port: str) -> None:
+    content = f"endpoints:\n- name: a\n  address: 10.0.0.1\n  port: {port}\n".encode()
+    with pytest.raises(ConfigError, match=r"endpoints\[0\] \(a\): port: expected a number"):
+        parse(content)
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"endpoints: [{name: a, address: 10.0.0.1, port: 1}]\nendpoints: []",
+         "key 'endpoints' is there twice, on line 1 and on line 2"),
+        (b"endpoints:\n- name: a\n  address: 10.0.0.1\n  port: 1\n  address: 10.0.0.2",
+         "key 'address' is there twice, on line 3 and on line 5"),
+        (b"endpoints: [{name: a, address: b, port: 1, labels: {x: y, x: z}}]", "key 'x'"),
+    ],
+    ids=["list", "field", "label"],
+)  # fmt: skip
+def test_a_key_that_is_there_twice_empties_no_pool(content: bytes, complaint: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse(content)
+
+    assert complaint in str(raised.value)
+
+
+def test_what_endpoints_have_in_common_may_be_written_once() -> None:
+    content = b"""
+    endpoints:
+    - &first {name: a, address: 10.0.0.1, port: 8000, labels: {tier: x, since: 2024-01-02}}
+    - {<<: *first, name: b, address: 10.0.0.2}
+    """
+    read = parse(content)
+
+    assert [(one.name, one.address, one.port) for one in read] == [
+        ("a", "10.0.0.1", 8000),
+        ("b", "10.0.0.2", 8000),
+    ]
+    assert [one.labels for one in read] == [{"tier": "x", "since": "2024-01-02"}] * 2
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ Reading happens in a thread, for which virtual time stands still.
 import asyncio
 import json
 import logging
+import os
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,9 @@ from epp.framework import (
     Registry,
     Synced,
 )
-from epp_plugins.discoveries.static_file import (
-    AddressBook,
-    EndpointsFile,
-    FileDiscovery,
-)
+from epp_plugins.discoveries.static_file import FileDiscovery
+from epp_plugins.discoveries.static_file.address_book import AddressBook
+from epp_plugins.discoveries.static_file.endpoints_file import EndpointsFile
 
 
 def entry(**fields: Any) -> dict[str, Any]:
@@ -192,6 +191,29 @@ async def test_a_file_that_vanishes_changes_nothing_and_is_logged_once(
     assert f"{following.path}: expected a file of endpoints: No such file" in warnings[0]
 
 
+@pytest.mark.parametrize("content", [document(entry()), b"endpoints: ["], ids=["good", "broken"])
+async def test_a_file_that_is_only_touched_says_nothing_new(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes
+) -> None:
+    following = Following(tmp_path)
+    following.write(entry())
+    await following.until_synced()
+    pending = asyncio.ensure_future(following.next())
+    following.write_bytes(content)
+    await asyncio.sleep(10)
+    caplog.clear()
+    for moment in range(3):
+        os.utime(following.path, ns=(moment, moment))
+        await asyncio.sleep(10)
+    following.write_bytes(content)
+    await asyncio.sleep(10)
+    silent = not pending.done()
+    pending.cancel()
+
+    assert silent
+    assert caplog.messages == []
+
+
 async def test_without_watching_the_file_is_read_once(tmp_path: Path) -> None:
     following = Following(tmp_path, watch_file=False)
     following.write(entry())
@@ -221,13 +243,6 @@ async def test_a_first_reading_that_fails_is_an_error(
     if content is not None:
         following.write_bytes(content)
     with pytest.raises(ConfigError, match=complaint):
-        await following.until_synced()
-
-
-async def test_a_folder_is_no_file(tmp_path: Path) -> None:
-    following = Following(tmp_path)
-    following.path.mkdir()
-    with pytest.raises(ConfigError, match="Is a directory"):
         await following.until_synced()
 
 

@@ -2,7 +2,11 @@ import math
 
 import pytest
 
+from epp.framework import ScrapeError
 from epp_plugins.extractors.model_server_metrics.exposition import (
+    MOST_LABEL_BYTES,
+    MOST_PAST_SERIES,
+    MOST_SERIES,
     NO_TIMESTAMP,
     Sample,
     Scanner,
@@ -194,3 +198,49 @@ def test_very_long_labels_are_read_too() -> None:
     text = "x," * 5000
 
     assert series(f'm{{a="{text}"}} 1')[0].labels == {"a": text}
+
+
+def lines(count: int) -> bytes:
+    return b"".join(b'm{engine="%d"} 1\n' % at for at in range(count))
+
+
+def labels(size: int) -> bytes:
+    return b'm{a="%s"} 1\n' % (b"x" * (size - len('a=""')))
+
+
+@pytest.mark.parametrize(
+    ("page", "accumulating", "complaint"),
+    [
+        (lines(MOST_SERIES), False, None),
+        (lines(MOST_SERIES + 1), False, "the page has more than 1024 series of m"),
+        (lines(MOST_PAST_SERIES), True, None),
+        (lines(MOST_PAST_SERIES + 1), True, "the page has more than 16384 series of m"),
+        (labels(MOST_LABEL_BYTES), False, None),
+        (labels(MOST_LABEL_BYTES) + b"m{a=\"b\"} 1", False, "more than 262144 bytes of labels"),
+        (labels(MOST_LABEL_BYTES) * 3, True, None),
+        (labels(MOST_LABEL_BYTES + 1), True, "more than 262144 bytes of labels"),
+        (lines(MOST_SERIES).replace(b"m{", b"other{") * 9, False, None),
+    ],
+    ids=[
+        "series", "more series", "past series", "more past series", "labels", "more labels",
+        "labels of the past", "more labels of the past", "unwanted series",
+    ],
+)  # fmt: skip
+def test_a_page_is_read_as_far_as_it_is_no_burden(
+    page: bytes, accumulating: bool, complaint: str | None
+) -> None:
+    scanner = Scanner(["m"], accumulating=["m"] if accumulating else [])
+    reason = said = None
+    try:
+        scanner.scan(page)
+    except ScrapeError as error:
+        reason, said = error.reason, str(error)
+
+    assert reason == (None if complaint is None else "payload")
+    assert (complaint or "") in (said or "")
+
+
+def test_the_scan_stops_where_the_page_becomes_too_much() -> None:
+    scanner = Scanner(["m", "n"])
+    with pytest.raises(ScrapeError, match="series of n"):
+        scanner.scan(b"n 1\n" * (MOST_SERIES + 1) + b"m 1\n" * (MOST_SERIES + 1))

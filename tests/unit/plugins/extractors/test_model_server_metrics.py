@@ -153,6 +153,33 @@ def test_kv_usage_is_a_fraction_under_either_name(page: str, kv_usage: float) ->
     assert read(page).kv_usage == kv_usage
 
 
+def test_adapters_of_the_past_may_be_many() -> None:
+    """A model server keeps a line for every set of adapters that it ever had in use."""
+    past = "".join(
+        f'vllm:lora_requests_info{{max_lora="4",running_lora_adapters="a{at}"}} {at}\n'
+        for at in range(5000)
+    )
+
+    assert read(past).running_adapters == {"a4999"}
+
+
+def test_a_page_of_far_too_many_engines_is_a_failed_scrape() -> None:
+    page = "".join(f'vllm:num_requests_waiting{{engine="{at}"}} 1\n' for at in range(1025))
+    with pytest.raises(
+        ScrapeError, match="more than 1024 series of vllm:num_requests_waiting"
+    ) as e:
+        read(page)
+
+    assert e.value.reason == "payload"
+
+
+def test_a_family_that_has_another_use_beside_the_adapters_may_not_be_longer() -> None:
+    mine = EngineConfig(name="mine", queued_requests_spec="m", lora_spec="m")
+    extractor = ModelServerMetricsExtractor(default_engine="mine", engine_configs=[mine])
+    with pytest.raises(ScrapeError, match="more than 1024 series of m"):
+        extractor.extract(endpoint(), b"m 1\n" * 1025)
+
+
 def test_an_adapter_may_run_and_wait_at_once() -> None:
     update = read(
         'vllm:lora_requests_info{running_lora_adapters="a, b",waiting_lora_adapters="b,,c ",'
@@ -303,7 +330,7 @@ def test_a_label_without_a_name_is_not_wanted() -> None:
 @pytest.mark.parametrize(
     ("parameters", "complaint"),
     [
-        ({"defaultEngine": "vlm"}, "'vlm' is unknown; known are sglang, triton"),
+        ({"defaultEngine": "vlm"}, "defaultEngine: unknown engine 'vlm'; known are sglang, triton"),
         ({"engineConfigs": [{"name": "default", "loraSpec": "x"}]}, r"engineConfigs\[0\].name"),
         ({"engineConfigs": [{"name": "", "loraSpec": "x"}]}, r"engineConfigs\[0\].name"),
         ({"engineConfigs": [{"name": "x", "loraSpec": "y"}] * 2}, r"\[1\].*configured twice"),
