@@ -53,7 +53,7 @@ async def test_fifteen_hundred_streams_run_at_once(
     ):
 
         async def stream() -> tuple[int, bytes]:
-            async with session.post(f"{running.url}/v1/completions", json=body(4)) as response:
+            async with session.post(f"{running.url}/v1/completions", json=body(3)) as response:
                 return response.status, await response.read()
 
         tasks = [asyncio.create_task(stream()) for _ in range(STREAMS)]

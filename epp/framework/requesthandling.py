@@ -71,5 +71,9 @@ class Parser(Protocol):
 
     @abstractmethod
     def rewrite_model(self, body: bytes, model: str) -> bytes:
-        """Return the body with its model replaced and every other byte kept."""
+        """
+        Return the body with its model replaced and every other byte kept.
+
+        May raise BadRequest where that would cost more than any honest request is worth.
+        """
         ...

@@ -1,20 +1,27 @@
 """
 Request bodies of the OpenAI APIs: the fields that routing reads, with the types they must have.
 
-A field that is not named here may hold anything and is not even decoded. One that is named with the
-wrong type could only be refused by the model server too, so it is refused here.
+A field that is not named here may hold anything and is not even decoded; one that is only hashed
+stays as it is written. One that is read and has a type that no model server takes is refused.
+Model servers are lax about scalars: 16.0 and "16" are numbers to them, 1 and "yes" are true. So are
+they here, and a scalar that means nothing is unknown here and for the model server to refuse.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, Meta, Raw, UnsetType
 
 from epp_plugins.parsers.openai import prompt as prompts
+from epp_plugins.parsers.openai.prompt import NULL
 
-Filled = Meta(min_length=1)
-TextOrTokens = str | Annotated[list[str | int | list[int]], Filled]
+Turns = Annotated[list[prompts.Turn], Meta(min_length=1)]
+
+TRUE = frozenset({b"true", b"t", b"yes", b"y", b"on", b"1", b"1.0"})
+"""What a model server reads as true, in any case."""
+
+MAX_SCALAR_BYTES = 64
 
 
 class Body(msgspec.Struct, kw_only=True, gc=False):
@@ -27,25 +34,37 @@ class Body(msgspec.Struct, kw_only=True, gc=False):
     needs_model: ClassVar[bool] = True
 
     model: str | UnsetType = UNSET
-    stream: bool | None = None
+    stream: Raw = NULL
     cache_salt: str | None = None
 
     def prompt_bytes(self) -> bytes:
         """Return the prompt as bytes for hashing; raise ValueError where it is none."""
         return b""
 
+    def streams(self) -> bool:
+        """
+        Return whether the client wants its response piece by piece.
+
+        Raises ValueError where an object or an array stands for it.
+        """
+        return self.stream is not NULL and _scalar("stream", self.stream).lower() in TRUE
+
     def output_limit(self) -> int | None:
-        """Return the largest number of tokens that the client wants to get."""
+        """
+        Return the largest number of tokens that the client wants to get, None if it is unknown.
+
+        Raises ValueError where an object or an array stands for it.
+        """
         return None
 
 
 class ChatBody(Body):
     """`/v1/chat/completions`: turns of a conversation, and the tools it may use."""
 
-    messages: Annotated[list[prompts.Turn], Filled]
-    tools: Any = None
-    max_completion_tokens: int | None = None
-    max_tokens: int | None = None
+    messages: Turns
+    tools: Raw = NULL
+    max_completion_tokens: Raw = NULL
+    max_tokens: Raw = NULL
 
     def prompt_bytes(self) -> bytes:
         """Return the bytes of the whole conversation."""
@@ -53,47 +72,49 @@ class ChatBody(Body):
 
     def output_limit(self) -> int | None:
         """Return the newer field's limit before the older one's."""
-        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+        older = _limit("max_tokens", self.max_tokens)
+        newer = _limit("max_completion_tokens", self.max_completion_tokens)
+        return newer if prompts.given(self.max_completion_tokens) else older
 
 
 class CompletionBody(Body):
     """`/v1/completions`: a text, token ids, or a batch of either; or embeddings instead of them."""
 
-    prompt: TextOrTokens | None = None
-    prompt_embeds: Any = None
-    max_tokens: int | None = None
+    prompt: Raw = NULL
+    prompt_embeds: Raw = NULL
+    max_tokens: Raw = NULL
 
     def prompt_bytes(self) -> bytes:
         """Return the bytes of the prompt; of a batch, those of the first."""
-        if self.prompt is None and self.prompt_embeds:
+        if self.prompt == NULL and prompts.given(self.prompt_embeds):
             return b""
-        return _text_or_tokens("prompt", self.prompt)
+        return prompts.of_text_or_tokens("prompt", self.prompt)
 
     def output_limit(self) -> int | None:
         """Return the limit of each prompt's output."""
-        return self.max_tokens
+        return _limit("max_tokens", self.max_tokens)
 
 
 class EmbeddingBody(Body):
     """`/v1/embeddings`: as completions in `input`, or as chat in `messages`."""
 
-    input: TextOrTokens | None = None
-    messages: Annotated[list[prompts.Turn], Filled] | None = None
+    input: Raw = NULL
+    messages: Turns | None = None
 
     def prompt_bytes(self) -> bytes:
         """Return the bytes of the input; of a batch, those of the first."""
-        if self.input is None and self.messages:
-            return prompts.of_turns(None, self.messages)
-        return _text_or_tokens("input", self.input)
+        if self.input == NULL and self.messages:
+            return prompts.of_turns(NULL, self.messages)
+        return prompts.of_text_or_tokens("input", self.input)
 
 
 class ResponseBody(Body):
     """`/v1/responses`: a text, or items of a conversation."""
 
-    input: str | Annotated[list[dict[str, Any]], Filled]
-    instructions: Any = None
-    tools: Any = None
-    max_output_tokens: int | None = None
+    input: Raw
+    instructions: Raw = NULL
+    tools: Raw = NULL
+    max_output_tokens: Raw = NULL
 
     def prompt_bytes(self) -> bytes:
         """Return the bytes of what this request brings; earlier responses stay on the server."""
@@ -101,7 +122,7 @@ class ResponseBody(Body):
 
     def output_limit(self) -> int | None:
         """Return the limit of the whole response."""
-        return self.max_output_tokens
+        return _limit("max_output_tokens", self.max_output_tokens)
 
 
 class ImageBody(Body):
@@ -109,7 +130,7 @@ class ImageBody(Body):
 
     needs_model: ClassVar[bool] = False
 
-    prompt: Annotated[str, Filled]
+    prompt: Annotated[str, Meta(min_length=1)]
 
     def prompt_bytes(self) -> bytes:
         """Return the text's bytes."""
@@ -120,8 +141,6 @@ class ConversationBody(Body):
     """`/v1/conversations`: items to keep on the server, and no model."""
 
     needs_model: ClassVar[bool] = False
-
-    items: list[dict[str, Any]] | None = None
 
 
 BODIES: Mapping[str, type[Body]] = {
@@ -139,15 +158,22 @@ BODIES: Mapping[str, type[Body]] = {
 """What each API takes, by the end of its path."""
 
 
-def _text_or_tokens(field: str, value: str | list[str | int | list[int]] | None) -> bytes:
-    """Return the bytes of a text, of token ids, or of the first in a batch."""
-    first: Any = value
-    if isinstance(value, list):
-        mixed = len(set(map(type, value))) != 1
-        first = None if mixed else value if isinstance(value[0], int) else value[0]
-    if isinstance(first, str):
-        return first.encode()
-    if isinstance(first, list) and first:
-        return prompts.of_token_ids(first)
-    message = f"{field} must be a text, a list of token ids, or a list of either, and not empty"
-    raise ValueError(message)
+def _limit(field: str, value: Raw) -> int | None:
+    """Return the number of tokens that a model server reads in a value, None where in none."""
+    if value is NULL:
+        return None
+    written = _scalar(field, value)
+    try:
+        number = float(written)
+    except ValueError:
+        return None
+    return int(number) if number >= 0 and number.is_integer() else None
+
+
+def _scalar(field: str, value: Raw) -> bytes:
+    """Return what is written, without quotes, b"" where that is too long to mean anything."""
+    written = bytes(value)
+    if written.startswith((b"{", b"[")):
+        message = f"{field} must be neither an object nor an array"
+        raise ValueError(message)
+    return written.strip(b'"') if len(written) <= MAX_SCALAR_BYTES else b""

@@ -2,93 +2,173 @@
 Prompts as bytes for hashing: equal prompts give equal bytes, and more of one only adds to them.
 
 Nobody reads these bytes as text. They follow the order in which a chat template writes a prompt:
-tools, instructions, then the turns. A NUL parts each piece from the next, and the
-bytes of a conversation begin with those of its earlier turns.
+tools, instructions, then the turns. A NUL parts each piece from the next, and the bytes of a
+conversation begin with those of its earlier turns.
+
+Everything comes here as the JSON that the client wrote, and only texts are decoded. What is no text
+goes in as it is written: to build a value only to hash it costs more than all else that is done for
+a request, and seconds where a client means harm. So the same tools with other white space are
+other bytes, which costs such a client a cache hit, no more. For the same reason all that is counted
+here is bounded: each bound is beyond any conversation, and what lies behind it is not hashed.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from struct import pack
-from typing import Any
+from typing import Annotated
 
 import msgspec
-from xxhash import xxh64, xxh64_hexdigest
+from msgspec import Meta, Raw
+from xxhash import xxh64_hexdigest
 
-MAX_PIECES = 100_000
-"""Beyond any conversation; a body of a million empty messages must not hold up other requests."""
+MAX_PIECES = 50_000
+"""Of a conversation; a body of a million empty messages must not hold up other requests."""
 
-CHUNK_CHARACTERS = 65536
+MAX_COMMAS = 1_000_000
+"""A list with more than these, in texts or between elements, is one piece, as its digest."""
+
+MAX_TOKEN_BYTES = 1 << 22
+"""How much of a list of token ids is read: half a million of usual ones."""
+
+NULL = Raw(b"null")
+EMPTY = Raw(b'""')
+NOTHING = (b"null", b'""', b"[]", b"{}")
+
+TokenId = Annotated[int, Meta(ge=0, lt=2**32)]
 
 
 class Turn(msgspec.Struct, gc=False):
     """What is rendered of one message; what else it says does not matter here."""
 
-    role: Any = None
-    content: Any = None
-    tool_calls: Any = None
+    role: Raw = EMPTY
+    content: Raw = EMPTY
+    tool_calls: Raw = EMPTY
 
 
-def of_turns(tools: Any, turns: Iterable[Turn], instructions: Any = None) -> bytes:
+class _Part(msgspec.Struct, gc=False):
+    """A part of a message that is a text."""
+
+    text: str
+
+
+_USER = Raw(b'"user"')
+_NO_INPUT = "input must be a text or a list of objects, and not empty"
+_decode_text = msgspec.json.Decoder(str).decode
+_decode_texts = msgspec.json.Decoder(list[str]).decode
+_decode_token_ids = msgspec.json.Decoder(list[TokenId]).decode
+_decode_list = msgspec.json.Decoder(list[Raw]).decode
+_decode_turn = msgspec.json.Decoder(Turn).decode
+_decode_part = msgspec.json.Decoder(_Part).decode
+
+
+def given(value: Raw) -> bool:
+    """Return whether there is anything in a value at all."""
+    return value is not NULL and bytes(value) not in NOTHING
+
+
+def of_turns(tools: Raw, turns: Iterable[Turn], instructions: Raw = NULL) -> bytes:
     """Return a conversation's bytes."""
-    pieces = [_text(one) for one in (tools, instructions) if one]
+    pieces = [_text(one) for one in (tools, instructions) if given(one)]
     pieces += islice(_pieces(turns), MAX_PIECES)
     return "\0".join(pieces).encode()
 
 
-def of_items(tools: Any, items: str | Sequence[dict[str, Any]], instructions: Any) -> bytes:
-    """Return the bytes of an input to the Responses API, whose items need not be messages."""
-    if isinstance(items, str):
-        return of_turns(tools, [Turn("user", items)], instructions)
-    turns = (
-        Turn(item["role"], item.get("content")) if "role" in item else Turn(content=item)
-        for item in items
-    )
+def of_items(tools: Raw, items: Raw, instructions: Raw) -> bytes:
+    """
+    Return the bytes of an input to the Responses API, whose items need not be messages.
+
+    Raises ValueError where the input is none.
+    """
+    try:
+        turns = _turns(items)
+    except msgspec.ValidationError as error:
+        raise ValueError(_NO_INPUT) from error
+    if not turns:
+        raise ValueError(_NO_INPUT)
     return of_turns(tools, turns, instructions)
 
 
-def of_token_ids(ids: Sequence[int]) -> bytes:
-    """Return four bytes an id, in the same order on every machine; raise ValueError beyond them."""
-    if not 0 <= min(ids) <= max(ids) < 2**32:
-        message = "a token id must be from 0 to 4294967295"
-        raise ValueError(message)
-    return pack(f"<{len(ids)}I", *ids)
+def of_text_or_tokens(field: str, value: Raw) -> bytes:
+    """
+    Return the bytes of a text or of token ids; of a batch, those of the first.
+
+    Raises ValueError where the value is none of these.
+    """
+    try:
+        return _first(bytes(value))
+    except (msgspec.DecodeError, IndexError) as error:
+        message = (
+            f"{field} must be a text, a list of token ids from 0 to 4294967295,"
+            " or a list of either, and not empty"
+        )
+        raise ValueError(message) from error
+
+
+def _first(written: bytes) -> bytes:
+    if not written.startswith(b"["):
+        return _decode_text(written).encode()
+    inside = written[1:].lstrip()
+    if inside.startswith(b'"'):
+        return _decode_texts(written)[0].encode()
+    if inside.startswith(b"["):  # a list of integers ends with the first bracket that closes
+        written = inside[: inside.index(b"]") + 1]
+    if len(written) > MAX_TOKEN_BYTES:
+        written = written[:MAX_TOKEN_BYTES].rpartition(b",")[0] + b"]"
+    ids = _decode_token_ids(written)
+    return pack(f"<{len(ids)}I", ids[0], *ids[1:])
+
+
+def _turns(items: Raw) -> list[Turn]:
+    written = bytes(items)
+    if written.startswith(b'"'):
+        return [Turn(_USER, items)]
+    if _countless(written):
+        return [Turn(content=items)]
+    return [_turn(item) for item in _decode_list(written)[:MAX_PIECES]]
+
+
+def _turn(item: Raw) -> Turn:
+    turn = _decode_turn(item)
+    return Turn(content=item) if turn.role is EMPTY else turn
 
 
 def _pieces(turns: Iterable[Turn]) -> Iterator[str]:
     for turn in turns:
         yield _text(turn.role)
-        if isinstance(turn.content, list):
-            yield from map(_part, turn.content)
-        else:
-            yield _text(turn.content)
+        try:
+            yield _decode_text(turn.content)
+        except msgspec.ValidationError:
+            yield from _parts(turn.content)
         yield _text(turn.tool_calls)
 
 
-def _part(part: Any) -> str:
+def _parts(content: Raw) -> Iterable[str]:
+    """Return the pieces of a content that is no text."""
+    written = bytes(content)
+    if not written.startswith(b"["):
+        return (_text(content),)
+    if _countless(written):
+        return (xxh64_hexdigest(written),)
+    return map(_part, _decode_list(written))
+
+
+def _part(part: Raw) -> str:
     """Return a text part as it is, and any other (an image, a recording) as its digest."""
-    if isinstance(part, dict):
-        if isinstance(text := part.get("text"), str):
-            return text
-        image = part.get("image_url")
-        url = image.get("url") if isinstance(image, dict) else image
-        if isinstance(url, str):
-            return _digest(url)
-    return xxh64_hexdigest(msgspec.json.encode(part))
+    try:
+        return _decode_part(part).text
+    except msgspec.ValidationError:
+        return xxh64_hexdigest(part)
 
 
-def _digest(text: str) -> str:
-    """
-    Return the digest of all of a text: two images may differ in their last byte only.
-
-    Piece by piece, since an image is megabytes and no copy of it should stand beside it.
-    """
-    digest = xxh64()
-    for at in range(0, len(text), CHUNK_CHARACTERS):
-        digest.update(text[at : at + CHUNK_CHARACTERS].encode())
-    return digest.hexdigest()
+def _countless(listed: bytes) -> bool:
+    return len(listed) > MAX_COMMAS and listed.count(b",") > MAX_COMMAS
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    return "" if value is None else msgspec.json.encode(value).decode()
+def _text(value: Raw) -> str:
+    """Return a text without its quotes and escapes, and anything else as it is written."""
+    if value is EMPTY:
+        return ""
+    try:
+        return _decode_text(value)
+    except msgspec.ValidationError:
+        return "" if value == NULL else bytes(value).decode()

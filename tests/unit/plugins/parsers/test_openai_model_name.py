@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from epp.framework import BadRequest
 from epp_plugins.parsers.openai import OpenAIParser
 
 
@@ -71,6 +72,30 @@ def rewritten(body: bytes, model: str = "new") -> bytes:
 )
 def test_only_the_models_value_changes(body: str, expected: str) -> None:
     assert expected == rewritten(body.encode()).decode()
+
+
+@pytest.mark.parametrize(
+    "filling", ['"["', '"]}"', '""', r'"\\\"{"', r'"\\\\"', "[[1]]", '{"]":"}"}']
+)
+@pytest.mark.parametrize("before", range(4))
+def test_a_body_of_many_strings_and_brackets_is_cut_at_the_right_places(
+    filling: str, before: int
+) -> None:
+    """However the text falls into the pieces in which it is looked at."""
+    body = (
+        f'{{"s":{json.dumps("[" * before)},"model":"old","x":[{",".join([filling] * 9000)}],'
+        f'"y":{{"model":"kept"}},"model":"old","z":[{filling},{{"model":1}}]}}'
+    )
+
+    assert rewritten(body.encode()).decode() == body.replace('"old"', '"new"')
+
+
+@pytest.mark.parametrize("key", ['"model":"a"', r'"m\u006fdel":1', '"x":{"model":1}'])
+def test_a_body_of_countless_models_is_refused(key: str) -> None:
+    body = f"{{{','.join([key] * 10_001)}}}".encode()
+
+    with pytest.raises(BadRequest, match="too many to replace"):
+        rewritten(body)
 
 
 def test_any_name_is_written_as_json() -> None:

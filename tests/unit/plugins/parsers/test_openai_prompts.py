@@ -1,6 +1,7 @@
 """Prompts as bytes: what makes two prompts the same, and one the beginning of another."""
 
 import json
+from array import array
 from typing import Any
 
 import pytest
@@ -135,13 +136,27 @@ def test_prompts_are_equal_where_their_rendering_is(
     assert prompt_of(CHAT, **one) == prompt_of(CHAT, **other)
 
 
-def test_the_spelling_of_the_json_does_not_matter() -> None:
-    fields = {"messages": FIRST, "tools": TOOLS}
-    bodies = [json.dumps(fields), json.dumps(fields, indent=4), json.dumps(fields, ensure_ascii=1)]
+def test_the_spelling_of_texts_does_not_matter() -> None:
+    fields = {"messages": [said("user", "h\u00e4llo"), said("user", [text("w\u00f6rld\n")])]}
+    bodies = [
+        json.dumps(fields),
+        json.dumps(fields, indent=4),
+        json.dumps(fields, ensure_ascii=False),
+    ]
 
     prompts = {OpenAIParser().parse_request(CHAT, {}, one.encode()).prompt for one in bodies}
 
     assert len(prompts) == 1
+
+
+def test_the_spelling_of_tools_does() -> None:
+    """They are never decoded; one client spells them alike each time."""
+    fields = {"messages": FIRST, "tools": TOOLS}
+    bodies = [json.dumps(fields), json.dumps(fields, indent=4)]
+
+    prompts = {OpenAIParser().parse_request(CHAT, {}, one.encode()).prompt for one in bodies}
+
+    assert len(prompts) == 2
 
 
 def test_an_image_does_not_hide_the_text_before_it() -> None:
@@ -183,6 +198,8 @@ def test_instructions_are_part_of_the_prompt() -> None:
         pytest.param(["one", "two"], b"one", id="the-first-of-a-batch-of-texts"),
         pytest.param([1, 2**32 - 1], b"\1\0\0\0\xff\xff\xff\xff", id="token-ids"),
         pytest.param([[1], [2]], b"\1\0\0\0", id="the-first-of-a-batch-of-token-ids"),
+        pytest.param("", b"", id="an-empty-text"),
+        pytest.param('"a\\n"', b'"a\\n"', id="text-with-escapes"),
     ],
 )
 @pytest.mark.parametrize(
@@ -192,6 +209,36 @@ def test_texts_and_token_ids(path: str, field: str, prompt: Any, expected: bytes
     seen = prompt_of(path, **{field: prompt})
 
     assert expected == seen
+
+
+@pytest.mark.parametrize("written", ["[ [1 ,2] , [3]]", "[[1,2],[]]", '[[1,2],"a"]', " [1,\n2 ] "])
+def test_white_space_and_the_rest_of_a_batch_do_not_matter(written: str) -> None:
+    body = f'{{"model":"m","prompt":{written}}}'.encode()
+
+    assert OpenAIParser().parse_request("/v1/completions", {}, body).prompt == b"\1\0\0\0\2\0\0\0"
+
+
+@pytest.mark.parametrize("batch", [False, True], ids=["alone", "in-a-batch"])
+def test_of_countless_token_ids_the_first_half_million_and_more_are_read(batch: bool) -> None:
+    ids = list(range(100_000, 1_000_000))
+
+    prompt = prompt_of("/v1/completions", prompt=[ids] if batch else ids)
+
+    assert prompt.startswith(array("I", ids[:500_000]).tobytes())
+    assert len(prompt) < 4 * len(ids)
+
+
+def test_a_content_of_countless_parts_counts_as_one() -> None:
+    parts = [{}] * 1_100_000
+
+    prompt = prompt_of(CHAT, messages=[said("user", parts)])
+
+    assert len(prompt) < 100
+    assert prompt != prompt_of(CHAT, messages=[said("user", parts[1:])])
+
+
+def test_an_input_of_countless_items_counts_as_one() -> None:
+    assert len(prompt_of(RESPONSES, input=[{}] * 1_100_000)) < 100
 
 
 def test_embeddings_of_a_conversation_have_its_bytes() -> None:

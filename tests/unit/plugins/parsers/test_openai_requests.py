@@ -1,7 +1,6 @@
 """What the OpenAI parser accepts, what it refuses, and how it says so."""
 
 import json
-import time
 from contextlib import suppress
 from typing import Any
 
@@ -102,29 +101,47 @@ def test_what_routing_does_not_need_is_the_model_servers_business(path: str, fie
         (TEXT, {"prompt": "x", "model": None}, "model: expected `str`, got `null`"),
         (TEXT, {"prompt": "x", "model": {}}, "model: expected `str`, got `object`"),
         (TEXT, {"prompt": "x", "model": ["a"]}, "model: expected `str`, got `array`"),
-        (TEXT, {"prompt": "x", "stream": "yes"}, "stream: expected `bool | null`, got `str`"),
-        (TEXT, {"prompt": "x", "stream": 1}, "stream: expected `bool | null`, got `int`"),
-        (TEXT, {"prompt": "x", "max_tokens": "9"}, "max_tokens: expected `int | null`, got `str`"),
-        (TEXT, {"prompt": "x", "max_tokens": 1.5}, "max_tokens: expected `int | null`, got"),
+        (TEXT, {"prompt": "x", "stream": {}}, "stream must be neither an object nor an array"),
+        (TEXT, {"prompt": "x", "stream": [True]}, "stream must be neither an object nor an array"),
+        (TEXT, {"prompt": "x", "max_tokens": {"x": 1}}, "max_tokens must be neither an object nor"),
+        (CHAT, {"messages": MESSAGES, "max_tokens": [9]}, "max_tokens must be neither"),
+        (
+            CHAT,
+            {"messages": MESSAGES, "max_completion_tokens": {}},
+            "max_completion_tokens must be",
+        ),
+        ("/v1/responses", {"input": "x", "max_output_tokens": {}}, "max_output_tokens must be"),
         (TEXT, {"prompt": "x", "cache_salt": 5}, "cache_salt: expected `str | null`, got `int`"),
         (TEXT, {}, "prompt must be a text"),
         (TEXT, {"prompt": None}, "prompt must be a text"),
-        (TEXT, {"prompt": {}}, "prompt: expected `str | array | null`, got `object`"),
+        (TEXT, {"prompt": {}}, "prompt must be a text"),
+        (TEXT, {"prompt": 5}, "prompt must be a text"),
+        (TEXT, {"prompt": []}, "prompt must be a text"),
         (TEXT, {"prompt": ["a", 1]}, "prompt must be a text"),
+        (TEXT, {"prompt": [1, "a"]}, "prompt must be a text"),
         (TEXT, {"prompt": [[]]}, "prompt must be a text"),
-        (TEXT, {"prompt": [[1], "a"]}, "prompt must be a text"),
-        (TEXT, {"prompt": [[1, "a"]]}, "prompt[0][1]: expected `int`, got `str`"),
-        (TEXT, {"prompt": [True]}, "prompt[0]: expected `int | str | array`, got `bool`"),
-        (TEXT, {"prompt": [-1]}, "a token id must be from 0 to 4294967295"),
-        (TEXT, {"prompt": [2**32]}, "a token id must be from 0 to 4294967295"),
+        (TEXT, {"prompt": [["a]", 1]]}, "prompt must be a text"),
+        (TEXT, {"prompt": [[1, "a"]]}, "prompt must be a text"),
+        (TEXT, {"prompt": [[1, [2]]]}, "prompt must be a text"),
+        (TEXT, {"prompt": [True]}, "prompt must be a text"),
+        (TEXT, {"prompt": [1.5]}, "prompt must be a text"),
+        (TEXT, {"prompt": [-1]}, "prompt must be a text, a list of token ids from 0 to 4294967295"),
+        (TEXT, {"prompt": [2**32]}, "prompt must be a text, a list of token ids from 0 to 4294967"),
         (CHAT, {}, "the body: object missing required field `messages`"),
         (CHAT, {"messages": []}, "messages: expected `array` of length >= 1"),
         (CHAT, {"messages": "x"}, "messages: expected `array`, got `str`"),
         (CHAT, {"messages": [None]}, "messages[0]: expected `object`, got `null`"),
-        ("/v1/embeddings", {"input": {}}, "input: expected `str | array | null`, got `object`"),
-        ("/v1/responses", {"input": []}, "input: expected `array` of length >= 1"),
-        ("/v1/responses", {"input": ["x"]}, "input[0]: expected `object`, got `str`"),
-        ("/v1/conversations", {"items": "x"}, "items: expected `array | null`, got `str`"),
+        ("/v1/embeddings", {"input": {}}, "input must be a text, a list of token ids"),
+        ("/v1/embeddings", {"messages": []}, "messages: expected `array` of length >= 1"),
+        ("/v1/responses", {}, "the body: object missing required field `input`"),
+        ("/v1/responses", {"input": None}, "input must be a text or a list of objects"),
+        (
+            "/v1/responses",
+            {"input": []},
+            "input must be a text or a list of objects, and not empty",
+        ),
+        ("/v1/responses", {"input": ["x"]}, "input must be a text or a list of objects"),
+        ("/v1/responses", {"input": [{"role": "user"}, 5]}, "input must be a text or a list of"),
     ],
 )
 def test_a_wrong_field_is_named(path: str, fields: dict[str, Any], message: str) -> None:
@@ -132,6 +149,98 @@ def test_a_wrong_field_is_named(path: str, fields: dict[str, Any], message: str)
         parse(path, **{"model": "m"} | fields)
 
     assert str(refused.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (True, True),
+        (1, True),
+        (1.0, True),
+        ("true", True),
+        ("True", True),
+        ("yes", True),
+        ("ON", True),
+        ("1", True),
+        (False, False),
+        (0, False),
+        ("false", False),
+        ("no", False),
+        ("", False),
+        ("perhaps", False),
+        (2, False),
+        (None, False),
+        ("true" * 1000, False),
+    ],
+)
+def test_stream_is_read_as_laxly_as_model_servers_read_it(written: Any, expected: bool) -> None:
+    parsed = parse(TEXT, model="m", prompt="x", stream=written)
+
+    assert expected == parsed.stream
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (16, 16),
+        (16.0, 16),
+        ("16", 16),
+        (" 16 ", 16),
+        ("16.0", 16),
+        (0, 0),
+        (-1, None),
+        ("-1", None),
+        (16.5, None),
+        ("16.5", None),
+        ("many", None),
+        ("", None),
+        ("nan", None),
+        ("inf", None),
+        (10**400, None),
+        ("9" * 5000, None),
+        (None, None),
+    ],
+)
+@pytest.mark.parametrize(
+    ("path", "field", "whole"),
+    [
+        (TEXT, "max_tokens", {"prompt": "x"}),
+        (CHAT, "max_tokens", {"messages": MESSAGES}),
+        (CHAT, "max_completion_tokens", {"messages": MESSAGES}),
+        ("/v1/responses", "max_output_tokens", {"input": "x"}),
+    ],
+)
+def test_limits_are_read_as_laxly_as_model_servers_read_them(
+    path: str, field: str, whole: dict[str, Any], written: Any, expected: int | None
+) -> None:
+    parsed = parse(path, model="m", **whole, **{field: written})
+
+    assert expected == parsed.max_output_tokens
+
+
+def test_a_number_that_overflows_is_the_model_servers_business() -> None:
+    body = b'{"model":"m","prompt":"x","max_tokens":1e999,"temperature":1e999}'
+
+    assert OpenAIParser().parse_request(TEXT, {}, body).max_output_tokens is None
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b'{"model":1e999}', "model: "),
+        (b'{"cache_salt":1e999}', "cache_salt: "),
+        (b'{"model":' + b"9" * 5000 + b"}", "model: "),
+        (b'{"x":' + b"9" * 5000 + b"}", "the body "),
+        (b'[{"x":1e999}]', "the body: "),
+    ],
+    ids=range(5),
+)
+def test_a_place_is_told_in_words(body: bytes, message: str) -> None:
+    with pytest.raises(BadRequest) as refused:
+        OpenAIParser().parse_request("/v1/score", {}, body)
+
+    assert str(refused.value).startswith(message)
+    assert "$" not in str(refused.value)
 
 
 MALFORMED = {
@@ -168,38 +277,6 @@ MALFORMED = {
 def test_a_malformed_body_is_a_bad_request(body: bytes) -> None:
     with pytest.raises(BadRequest):
         OpenAIParser().parse_request(TEXT, {}, body)
-
-
-LARGE = {
-    "deep arrays": b"[" * 10_000_000,
-    "deep objects": b'{"a":' * 2_000_000,
-    "deep in a field": b'{"prompt":' + b"[" * 10_000_000,
-    "deep and not needed": b'{"x":' + b"[" * 10_000_000,
-    "a huge integer": b'{"max_tokens":' + b"9" * 10_000_000,
-    "a huge integer that is not needed": b'{"x":' + b"9" * 10_000_000,
-    "an endless string": b'{"x":"' + b"x" * 10_000_000,
-    "an endless string of escapes": b'{"x":"' + b"\\n" * 5_000_000,
-    "countless brackets": b'{"x":[' + b"[]," * 3_300_000,
-}
-
-
-@pytest.mark.parametrize("body", LARGE.values(), ids=LARGE)
-def test_a_large_malformed_body_is_refused_at_once(body: bytes) -> None:
-    """Everything else waits meanwhile."""
-    began = time.process_time()
-
-    with pytest.raises(BadRequest):
-        OpenAIParser().parse_request(TEXT, {}, body)
-
-    assert time.process_time() - began < 0.2
-
-
-def test_a_body_of_countless_messages_is_read_up_to_a_bound() -> None:
-    body = b'{"messages":[' + b"{}," * 300_000 + b"{}]}"
-
-    prompt = OpenAIParser().parse_request(CHAT, {}, body).prompt
-
-    assert len(prompt) < 200_000
 
 
 def test_the_place_of_a_mistake_is_told() -> None:
@@ -246,9 +323,15 @@ paths = st.sampled_from([f"/{claim}" for claim in OpenAIParser.claims] + ["/othe
 
 @settings(deadline=None)
 @given(path=paths, document=st.dictionaries(field_names, json_values))
-def test_any_json_is_parsed_or_refused(path: str, document: dict[str, Any]) -> None:
-    with suppress(BadRequest):
+def test_any_json_is_parsed_or_refused_in_words(path: str, document: dict[str, Any]) -> None:
+    refusal = ""
+
+    try:
         parse(path, **document)
+    except BadRequest as error:
+        refusal = str(error)
+
+    assert "$" not in refusal
 
 
 @settings(deadline=None)
