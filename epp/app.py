@@ -53,6 +53,8 @@ from epp.scheduling.scheduler import Scheduler
 MIN_REFRESH_SECONDS = 0.05
 """As the field has it: 20 scrapes a second tell no more than engines report."""
 
+FOR_EVER = 86_400.0
+
 _log = structlog.get_logger("epp")
 
 
@@ -282,7 +284,9 @@ class App:
         _log.info("draining", timeout_seconds=seconds)
         self.metrics.draining(draining=True)
         await self.health.set_ready(ready=False)
-        refusing = asyncio.create_task(server.stop(seconds), name="graceful stop")
+        # This stop never runs out by itself: one that does so while another ends the server would
+        # reach for a server that is gone, which grpc.aio answers with a crash.
+        refusing = asyncio.create_task(server.stop(seconds + FOR_EVER), name="graceful stop")
         try:
             async with asyncio.timeout(seconds):
                 await self.door.drained()
