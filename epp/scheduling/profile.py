@@ -52,10 +52,10 @@ class SchedulerProfile:
         alike = 0.0
         differing: list[tuple[float, Sequence[float]]] = []
         for scorer, call, name, weight in self._scorers:
-            column, least, most = _scores(scorer, call, request, kept)
+            column, is_alike = _scores(scorer, call, request, kept)
             scores[name] = column
-            if least == most:
-                alike += weight * least
+            if is_alike:
+                alike += weight * column[0]
             else:
                 differing.append((weight, column))
         scored = ScoredView(kept, _totals(alike, differing, len(kept)))
@@ -90,16 +90,20 @@ def _totals(
     if not differing:
         return [alike] * count
     weight, column = differing[0]
-    totals = [alike + weight * score for score in column]
-    for weight, column in differing[1:]:
+    if len(differing) == 1:
+        return [alike + weight * score for score in column]
+    # Two columns in one pass: that is the usual case, and a pass is what costs.
+    second, other = differing[1]
+    totals = [alike + weight * one + second * two for one, two in zip(column, other, strict=True)]
+    for weight, column in differing[2:]:
         totals = [total + weight * score for total, score in zip(totals, column, strict=True)]
     return totals
 
 
 def _scores(
     scorer: Scorer, call: PluginCall, request: InferenceRequest, endpoints: EndpointView
-) -> tuple[Sequence[float], float, float]:
-    """Return the scorer's scores, each in [0, 1], with the least and the most; 0 if it fails."""
+) -> tuple[Sequence[float], bool]:
+    """Return the scorer's scores, each in [0, 1], all 0 if it fails; and whether all are alike."""
     count = len(endpoints)
     try:
         with call:
@@ -107,14 +111,15 @@ def _scores(
             if len(scores) != count:
                 message = f"{len(scores)} scores for {count} endpoints"
                 raise ValueError(message)
-            least, most = min(scores), max(scores)
+            if scores.count(scores[0]) == count:
+                alike = _clamped(scores[0])
+                return scores if alike == scores[0] else [alike] * count, True
             # What is no number may hide from min and max, but makes the sum none.
-            if not 0.0 <= least <= most <= 1.0 or math.isnan(sum(scores)):
+            if not 0.0 <= min(scores) <= max(scores) <= 1.0 or math.isnan(sum(scores)):
                 scores = [_clamped(score) for score in scores]
-                least, most = min(scores), max(scores)
     except PluginFailed:
-        return [0.0] * count, 0.0, 0.0
-    return scores, least, most
+        return [0.0] * count, True
+    return scores, False
 
 
 def _clamped(score: float) -> float:

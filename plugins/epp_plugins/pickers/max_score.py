@@ -31,9 +31,10 @@ class MaxScorePicker(Picker):
         if self._count == 1:
             # The usual case on the request path: no sort where one is wanted.
             best = max(scores)
-            return [
-                scored[self._random.choice([at for at, one in enumerate(scores) if one == best])]
-            ]
+            at = scores.index(best)
+            for _ in range(self._random.randrange(scores.count(best))):
+                at = scores.index(best, at + 1)
+            return [scored[at]]
         order = self._random.sample(range(len(scores)), len(scores))
         order.sort(key=scores.__getitem__, reverse=True)
         return [scored[at] for at in order[: self._count]]

@@ -18,9 +18,17 @@ class KVCacheUtilizationScorer(Scorer):
     number as full.
     """
 
+    def __init__(self) -> None:
+        # The column of an unchanged pool is the same list, and so are the scores made of it.
+        self._column: Sequence[float] | None = None
+        self._scores: list[float] = []
+
     def score(self, request: InferenceRequest, endpoints: EndpointView) -> Sequence[float]:
         """Return the fraction of each KV cache that is free."""
-        return [
-            1.0 - usage if 0.0 <= usage <= 1.0 else float(usage < 0.0)
-            for usage in endpoints.kv_usage
-        ]
+        column = endpoints.kv_usage
+        if column is not self._column:
+            self._column = column
+            self._scores = [
+                1.0 - usage if 0.0 <= usage <= 1.0 else float(usage < 0.0) for usage in column
+            ]
+        return self._scores

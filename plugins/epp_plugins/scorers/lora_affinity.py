@@ -7,7 +7,7 @@ until one is free.
 
 from collections.abc import Sequence
 
-from epp.framework import EndpointMetrics, EndpointView, InferenceRequest, Scorer
+from epp.framework import Endpoint, EndpointView, InferenceRequest, Scorer
 
 
 class LoRAAffinityScorer(Scorer):
@@ -36,12 +36,21 @@ class LoRAAffinityScorer(Scorer):
         self._waiting = _level("waitingScore", waiting_score)
         self._full = _level("fullScore", full_score)
 
+        self._table = _Table((), 0.0, 0.0)
+
     def score(self, request: InferenceRequest, endpoints: EndpointView) -> Sequence[float]:
         """Return the level of each endpoint for the request's model."""
-        model = request.model
         if not endpoints.reports_adapters:
             return [self._full] * len(endpoints)
-        scores = [self._one(model, endpoint.metrics) for endpoint in endpoints]
+        if self._table.rows is not endpoints.rows:
+            self._table = _Table(endpoints.rows, self._room, self._full)
+        table = self._table
+        scores = table.levels.copy()
+        for at in table.waiting.get(request.model, ()):
+            if not table.has_room[at]:
+                scores[at] = self._waiting
+        for at in table.running.get(request.model, ()):
+            scores[at] = self._active
         if stale := set(endpoints.stale):
             known = (score for at, score in enumerate(scores) if at not in stale)
             neutral = min(self._room, max(known, default=self._room))
@@ -49,17 +58,23 @@ class LoRAAffinityScorer(Scorer):
                 scores[at] = neutral
         return scores
 
-    def _one(self, model: str, metrics: EndpointMetrics) -> float:
-        running, waiting = metrics.running_adapters, metrics.waiting_adapters
-        if model in running:
-            return self._active
-        # The union is only built where the sum does not settle it.
-        if (
-            len(running) + len(waiting) < metrics.max_adapters
-            or len(running | waiting) < metrics.max_adapters
-        ):
-            return self._room
-        return self._waiting if model in waiting else self._full
+
+class _Table:
+    """Who runs and awaits which adapter, and who has room: made once for a pool as scraped."""
+
+    def __init__(self, rows: tuple[Endpoint, ...], room: float, full: float) -> None:
+        self.rows = rows
+        self.running: dict[str, list[int]] = {}
+        self.waiting: dict[str, list[int]] = {}
+        self.has_room: list[bool] = []
+        for at, metrics in enumerate([endpoint.metrics for endpoint in rows]):
+            adapters = metrics.running_adapters | metrics.waiting_adapters
+            self.has_room.append(len(adapters) < metrics.max_adapters)
+            for adapter in metrics.running_adapters:
+                self.running.setdefault(adapter, []).append(at)
+            for adapter in metrics.waiting_adapters:
+                self.waiting.setdefault(adapter, []).append(at)
+        self.levels = [room if has_room else full for has_room in self.has_room]
 
 
 def _level(name: str, value: float) -> float:
