@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
+import msgspec
+
 if TYPE_CHECKING:
     from epp.framework.endpoint import Endpoint
 
@@ -42,8 +44,7 @@ class Attributes:
         self._values[key.name] = value
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixMatch:
+class PrefixMatch(msgspec.Struct, frozen=True):
     """
     How much of a request's prompt each candidate is expected to hold in its KV cache.
 

@@ -1,19 +1,22 @@
 """
 Requests: the raw one as the gateway sent it, and the one the scheduler sees.
 
-Both are frozen but for the request's attributes, which data producers fill in.
+Both are frozen but for the request's attributes, which data producers fill in. Here and wherever
+something is made for each request, a frozen Struct stands for a frozen dataclass: it is made in a
+tenth of the time.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+import msgspec
 
 from epp.framework.attributes import Attributes
 
 DEFAULT_FAIRNESS_ID = "default-flow"
 
 
-@dataclass(frozen=True, slots=True)
-class RawRequest:
+class RawRequest(msgspec.Struct, frozen=True):
     """
     A request as it came: lower-case headers, the whole body, and the gateway's subset hint.
 
@@ -35,8 +38,7 @@ class FlowKey:
     priority: int
 
 
-@dataclass(frozen=True, slots=True)
-class InferenceRequest:
+class InferenceRequest(msgspec.Struct, frozen=True):
     """
     What the scheduler and its plugins know of a request.
 
@@ -56,7 +58,7 @@ class InferenceRequest:
     size_bytes: int = 0
     priority: int = 0
     fairness_id: str = DEFAULT_FAIRNESS_ID
-    attributes: Attributes = field(default_factory=Attributes, compare=False)
+    attributes: Attributes = msgspec.field(default_factory=Attributes)
 
     @property
     def flow_key(self) -> FlowKey:

@@ -7,9 +7,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class ParsedRequest:
+
+class ParsedRequest(msgspec.Struct, frozen=True):
     """
     The facts of a request body; the fields are those of InferenceRequest.
 

@@ -7,8 +7,9 @@ request. Scorers are preferences: one that raises counts 0 for every endpoint.
 
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol, overload, runtime_checkable
+
+import msgspec
 
 from epp.framework.endpoint import Endpoint, EndpointView
 from epp.framework.request import InferenceRequest
@@ -51,8 +52,7 @@ class ScoredView(Sequence[ScoredEndpoint]):
         return map(ScoredEndpoint, self._endpoints, self.scores)
 
 
-@dataclass(frozen=True, slots=True)
-class ProfileResult:
+class ProfileResult(msgspec.Struct, frozen=True):
     """
     What one profile run chose, best first and never empty, and the scores behind it.
 
@@ -64,8 +64,7 @@ class ProfileResult:
     scores: Mapping[str, Sequence[float]]
 
 
-@dataclass(frozen=True, slots=True)
-class SchedulingResult:
+class SchedulingResult(msgspec.Struct, frozen=True):
     """The results of all profiles that ran, and the name of the one whose endpoint is routed to."""
 
     profiles: Mapping[str, ProfileResult]

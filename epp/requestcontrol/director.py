@@ -10,7 +10,8 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from epp.framework import (
     BadRequest,
@@ -44,8 +45,7 @@ MAX_LOGGED_CHARS = 128
 """Names that clients choose are cut to this in logs and on debug pages."""
 
 
-@dataclass(frozen=True, slots=True)
-class RoutingDecision:
+class RoutingDecision(msgspec.Struct, frozen=True):
     """
     What the door is to do with a request.
 
@@ -55,14 +55,13 @@ class RoutingDecision:
     """
 
     destination: str
-    set_headers: Mapping[str, str] = field(default_factory=dict)
+    set_headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     remove_headers: Sequence[str] = ()
     body: bytes | None = None
     restore_model: tuple[str, str] | None = None
 
 
-@dataclass(slots=True)
-class RoutedRequest:
+class RoutedRequest(msgspec.Struct):
     """A request that has its endpoint, and what has been seen of its response so far."""
 
     request: InferenceRequest
@@ -83,8 +82,7 @@ class RoutedRequest:
     finished: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Understood:
+class _Understood(msgspec.Struct, frozen=True):
     """A raw request with its facts."""
 
     request: InferenceRequest
@@ -202,8 +200,11 @@ class Director:
         if protocol.REQUEST_ID not in raw.headers:
             headers[protocol.REQUEST_ID] = request.request_id
         for plugin, call in self._pre_request:
-            with contextlib.suppress(PluginFailed), call:
-                headers.update(plugin.pre_request(request, result))
+            try:
+                with call:
+                    headers.update(plugin.pre_request(request, result))
+            except PluginFailed:
+                continue
         return RoutingDecision(
             ",".join([one.endpoint.destination for one in result.profiles[result.primary].picked]),
             headers,

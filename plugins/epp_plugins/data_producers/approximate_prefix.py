@@ -17,9 +17,9 @@ the oldest and is evicted first, because without the first block the rest is wor
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import msgspec
 from xxhash import xxh64_intdigest
 
 from epp.framework import (
@@ -63,14 +63,13 @@ class _Learned(NamedTuple):
     blocks: Sequence[int]
 
 
-@dataclass(frozen=True, slots=True)
-class _Lookup(PrefixMatch):
+class _Lookup(PrefixMatch, frozen=True):
     """
     The match, with what the request's later steps need, so that no table of open requests is kept.
     """
 
     blocks: Sequence[int] = ()
-    learned: list[_Learned] = field(default_factory=list, compare=False)
+    learned: list[_Learned] = msgspec.field(default_factory=list)
 
 
 class ApproximatePrefixProducer(
