@@ -33,6 +33,7 @@ from epp.extproc.health import Health
 from epp.framework import (
     ConfigError,
     DataProducer,
+    DataSource,
     EndpointRemoved,
     PluginContext,
     PreRequest,
@@ -123,8 +124,9 @@ class App:
         self.director = self._direct(clock)
         self.door = GrpcDoor(self.director, self.metrics, max_body_bytes=options.max_request_bytes)
         self.health = Health()
+        self._synced = asyncio.Event()
         self.ready = asyncio.Event()
-        """Set once the endpoints are known and the ports are open."""
+        """Set once the picker can decide with what it should know, and its ports are open."""
         self.ports: Ports | None = None
 
     def _configure(self, registry: Registry) -> loader.Configuration:
@@ -204,12 +206,15 @@ class App:
             gc.collect()
             gc.freeze()
             async with asyncio.TaskGroup() as group:
+                collector = self._collector()
                 tasks = [
                     group.create_task(self._discover(), name="discovery"),
+                    group.create_task(self._become_ready(collector), name="readiness"),
                     group.create_task(watch_loop_lag(self.metrics), name="loop lag"),
                 ]
-                if self.configuration.source and self.configuration.extractor:
-                    tasks.append(group.create_task(self._collect(), name="collector"))
+                if collector is not None and self.configuration.source is not None:
+                    collecting = self._collect(collector, self.configuration.source.plugin)
+                    tasks.append(group.create_task(collecting, name="collector"))
                 await self._stop.wait()
                 await self._drain(server)
                 for task in tasks:
@@ -256,23 +261,35 @@ class App:
             self.datastore.apply(event)
             if isinstance(event, EndpointRemoved):
                 self.metrics.forget(str(event.id))
-            if isinstance(event, Synced) and not self.stopping:
-                await self.health.set_ready(ready=True)
-                self.ready.set()
-                _log.info("ready", endpoints=len(self.datastore.endpoints()))
+            if isinstance(event, Synced):
+                self._synced.set()
 
-    async def _collect(self) -> None:
-        assert self.configuration.source is not None
-        assert self.configuration.extractor is not None
-        source = self.configuration.source.plugin
-        collector = Collector(
+    async def _become_ready(self, collector: Collector | None) -> None:
+        """Be ready once the endpoints are known and were asked for their load, or had the time."""
+        await self._synced.wait()
+        if collector is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._options.scrape_timeout):
+                    await collector.first_round.wait()
+        if not self.stopping:
+            await self.health.set_ready(ready=True)
+            self.ready.set()
+            _log.info("ready", endpoints=len(self.datastore.endpoints()))
+
+    def _collector(self) -> Collector | None:
+        source, extractor = self.configuration.source, self.configuration.extractor
+        if source is None or extractor is None:
+            return None
+        return Collector(
             self.datastore,
-            source,
-            self.configuration.extractor.plugin,
+            source.plugin,
+            extractor.plugin,
             self.metrics.scrapes,
             interval=self._options.scrape_interval,
             timeout=self._options.scrape_timeout,
         )
+
+    async def _collect(self, collector: Collector, source: DataSource[Any]) -> None:
         try:
             await collector.run()
         finally:

@@ -91,6 +91,9 @@ class Collector:
         self._interval = interval
         self._timeout = timeout
         self._tasks: dict[EndpointId, tuple[EndpointLoad, asyncio.Task[None]]] = {}
+        self._unasked: set[EndpointId] = set()
+        self.first_round = asyncio.Event()
+        """Set once every endpoint of the synced pool has been asked, whatever it answered."""
 
     def current_interval(self, count: int) -> float:
         """Return the seconds between two scrapes of one endpoint in a pool of so many."""
@@ -114,11 +117,18 @@ class Collector:
             if loads.get(endpoint_id) is not load:
                 task.cancel()
                 del self._tasks[endpoint_id]
+                self._unasked.discard(endpoint_id)
         for endpoint_id, load in loads.items():
             if endpoint_id not in self._tasks:
                 polling = self._poll(endpoint_id, load)
                 task = group.create_task(polling, name=f"scrape {endpoint_id}")
                 self._tasks[endpoint_id] = (load, task)
+                self._unasked.add(endpoint_id)
+        self._note_round()
+
+    def _note_round(self) -> None:
+        if not self._unasked and self._datastore.synced:
+            self.first_round.set()
 
     async def _poll(self, endpoint_id: EndpointId, load: EndpointLoad) -> None:
         loop = asyncio.get_running_loop()
@@ -137,6 +147,8 @@ class Collector:
                     self._datastore.record_failure(endpoint_id)
                 else:
                     await self._scrape(endpoint, history)
+                    self._unasked.discard(endpoint_id)
+                    self._note_round()
                     pause = _beats_left_out(history.failures, interval)
             # A slow scrape skips beats instead of moving them, which keeps the pool spread.
             due += interval * max(1, math.ceil((loop.time() - due) / interval))

@@ -20,6 +20,7 @@ from epp.framework import (
     EndpointUpserted,
     Extractor,
     ScrapeError,
+    Synced,
 )
 
 A = EndpointId("default", "a")
@@ -495,3 +496,47 @@ async def test_only_changes_are_logged(caplog: pytest.LogCaptureFixture) -> None
         "endpoint default/a cannot be scraped (connect): connection refused",
         "endpoint default/a can be scraped again",
     ]
+
+
+async def test_the_first_round_ends_when_each_endpoint_was_asked_whatever_it_answered() -> None:
+    async def answer(endpoint: Endpoint) -> EndpointUpdate:
+        if endpoint.id.name == "b":
+            raise ScrapeError("connect", "refused")
+        await asyncio.sleep(0.5)
+        return EndpointUpdate(waiting=1)
+
+    pool = Pool(answer)
+    pool.add("a", "b")
+    async with pool.collecting():
+        await asyncio.sleep(2)
+        before_the_sync = pool.collector.first_round.is_set()
+        pool.datastore.apply(Synced())
+        await asyncio.wait_for(pool.collector.first_round.wait(), 1)
+
+    assert not before_the_sync
+    assert [one.stale for one in pool.datastore.endpoints()] == [False, True]
+
+
+async def test_the_first_round_waits_for_the_slowest() -> None:
+    async def answer(_: Endpoint) -> EndpointUpdate:
+        await asyncio.sleep(0.9)
+        return EndpointUpdate(waiting=1)
+
+    pool = Pool(answer)
+    pool.add("a")
+    pool.datastore.apply(Synced())
+    async with pool.collecting():
+        await asyncio.sleep(0.8)
+        early = pool.collector.first_round.is_set()
+        await asyncio.wait_for(pool.collector.first_round.wait(), 1)
+
+    assert not early
+
+
+async def test_an_empty_pool_has_had_its_first_round() -> None:
+    pool = Pool()
+    pool.datastore.apply(Synced())
+    async with pool.collecting():
+        await asyncio.wait_for(pool.collector.first_round.wait(), 1)
+
+    assert pool.source.polls == []
