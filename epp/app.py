@@ -33,7 +33,6 @@ from epp.extproc.health import Health
 from epp.framework import (
     ConfigError,
     DataProducer,
-    DataSource,
     EndpointRemoved,
     PluginContext,
     PreRequest,
@@ -206,15 +205,14 @@ class App:
             gc.collect()
             gc.freeze()
             async with asyncio.TaskGroup() as group:
-                collector = self._collector()
+                collector = self._collector(stack)
                 tasks = [
                     group.create_task(self._discover(), name="discovery"),
                     group.create_task(self._become_ready(collector), name="readiness"),
                     group.create_task(watch_loop_lag(self.metrics), name="loop lag"),
                 ]
-                if collector is not None and self.configuration.source is not None:
-                    collecting = self._collect(collector, self.configuration.source.plugin)
-                    tasks.append(group.create_task(collecting, name="collector"))
+                if collector is not None:
+                    tasks.append(group.create_task(collector.run(), name="collector"))
                 await self._stop.wait()
                 await self._drain(server)
                 for task in tasks:
@@ -276,10 +274,11 @@ class App:
             self.ready.set()
             _log.info("ready", endpoints=len(self.datastore.endpoints()))
 
-    def _collector(self) -> Collector | None:
+    def _collector(self, stack: contextlib.AsyncExitStack) -> Collector | None:
         source, extractor = self.configuration.source, self.configuration.extractor
         if source is None or extractor is None:
             return None
+        stack.push_async_callback(source.plugin.aclose)
         return Collector(
             self.datastore,
             source.plugin,
@@ -288,12 +287,6 @@ class App:
             interval=self._options.scrape_interval,
             timeout=self._options.scrape_timeout,
         )
-
-    async def _collect(self, collector: Collector, source: DataSource[Any]) -> None:
-        try:
-            await collector.run()
-        finally:
-            await source.aclose()
 
     async def _drain(self, server: grpc.aio.Server) -> None:
         """Refuse what is new, wait for what runs, cut what is left at the time-out."""

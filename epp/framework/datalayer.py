@@ -9,7 +9,6 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 from epp.framework.endpoint import Endpoint, EndpointId
 
-S = TypeVar("S")
 S_co = TypeVar("S_co", covariant=True)
 S_contra = TypeVar("S_contra", contravariant=True)
 

@@ -20,7 +20,6 @@ from epp.framework import (
     EPPError,
     InferenceRequest,
     ParsedRequest,
-    PluginFailed,
     PreRequest,
     RawRequest,
     ResponseCompletionObserver,
@@ -203,7 +202,7 @@ class Director:
             try:
                 with call:
                     headers.update(plugin.pre_request(request, result))
-            except PluginFailed:
+            except EPPError:
                 continue
         return RoutingDecision(
             ",".join([one.endpoint.destination for one in result.profiles[result.primary].picked]),
@@ -305,7 +304,7 @@ class Director:
             cause = TerminationCause.MODEL_SERVER_ERROR
         usage = routed.usage.usage if routed.usage is not None else None
         for plugin, call in self._observers:
-            with contextlib.suppress(PluginFailed), call:
+            with contextlib.suppress(EPPError), call:
                 plugin.on_response_complete(routed.request, routed.result, cause, usage)
         seconds = self._clock() - routed.started
         routed.model_metrics.finished(seconds, cause, routed.response_bytes, usage)

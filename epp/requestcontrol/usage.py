@@ -28,7 +28,7 @@ class UsageReader:
         self._parser = parser
         self._media = media
         self._cap = MAX_LINE_BYTES if media == "events" else MAX_DOCUMENT_BYTES
-        self._tail = b""
+        self._tail = bytearray()
         self.usage: Usage | None = None
         """What the response has said so far; None where it has said nothing."""
 
@@ -39,30 +39,28 @@ class UsageReader:
                 return
             self._feed_lines(piece)
         elif self._media == "json":
-            self._keep(self._tail + piece)
+            self._tail += piece
+            if len(self._tail) > self._cap:
+                self._media = "opaque"
+                self._tail.clear()
 
     def end(self) -> None:
         """Note that the body is complete."""
-        tail, self._tail = self._tail, b""
+        tail, self._tail = bytes(self._tail), bytearray()
         if tail:
             self._read(tail.removeprefix(b"data:") if self._media == "events" else tail)
 
     def _feed_lines(self, piece: bytes) -> None:
-        data = self._tail + piece
+        data = bytes(self._tail) + piece
         cut = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
-        self._keep(data[cut:])
+        tail = data[cut:]
+        self._tail = bytearray(tail if len(tail) <= self._cap else b"")
         complete = data[:cut]
         if b'"usage"' not in complete:
             return
         for line in complete.splitlines():
             if line.startswith(b"data:") and b'"usage"' in line:
                 self._read(line[5:])
-
-    def _keep(self, tail: bytes) -> None:
-        if len(tail) > self._cap:
-            self._media = "opaque" if self._media == "json" else self._media
-            tail = b""
-        self._tail = tail
 
     def _read(self, document: bytes) -> None:
         if b'"usage"' not in document:

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from epp.config.loader import BuiltProfile
 from epp.framework import (
     EndpointView,
+    EPPError,
     Filter,
     InferenceRequest,
     Picker,
-    PluginFailed,
     ProfileResult,
     Saturated,
     ScoredEndpoint,
@@ -78,7 +78,7 @@ class SchedulerProfile:
                 picked = self._picker.pick(request, scored)
                 if not picked:
                     raise ValueError("the picker picked nothing")
-        except PluginFailed:
+        except EPPError:
             return [scored[scored.scores.index(max(scored.scores))]]
         return picked
 
@@ -117,7 +117,7 @@ def _scores(
             # What is no number may hide from min and max, but makes the sum none.
             if not 0.0 <= min(scores) <= max(scores) <= 1.0 or math.isnan(sum(scores)):
                 scores = [_clamped(score) for score in scores]
-    except PluginFailed:
+    except EPPError:
         return [0.0] * count, True
     return scores, False
 

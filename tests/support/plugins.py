@@ -7,6 +7,7 @@ from typing import Any
 
 from epp.framework import (
     AttributeKey,
+    BadRequest,
     Endpoint,
     EndpointView,
     InferenceRequest,
@@ -35,6 +36,9 @@ def registry() -> Registry:
         "slow-producer": SlowProducer,
         "failing-parser": FailingParser,
         "failing-hooks": FailingHooks,
+        "refusing-scorer": RefusingScorer,
+        "refusing-picker": RefusingPicker,
+        "refusing-hooks": RefusingHooks,
         "header-hook": HeaderHook,
         "needy-scorer": NeedyScorer,
     }
@@ -144,6 +148,26 @@ class FailingHooks:
 
     def on_response_complete(self, *_: Any) -> None:
         raise RuntimeError(SECRET)
+
+
+class RefusingScorer:
+    """Takes a preference for a place to refuse requests in."""
+
+    def score(self, request: InferenceRequest, endpoints: EndpointView) -> Sequence[float]:
+        raise BadRequest(SECRET)
+
+
+class RefusingPicker:
+    def pick(self, request: InferenceRequest, scored: ScoredView) -> Sequence[ScoredEndpoint]:
+        raise BadRequest(SECRET)
+
+
+class RefusingHooks:
+    def pre_request(self, *_: Any) -> Mapping[str, str]:
+        raise BadRequest(SECRET)
+
+    def on_response_complete(self, *_: Any) -> None:
+        raise BadRequest(SECRET)
 
 
 class HeaderHook:

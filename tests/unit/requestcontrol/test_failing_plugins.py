@@ -47,6 +47,9 @@ def core(
         "{type: endless-handler}",
         "{type: failing-producer}",
         "{type: failing-hooks}",
+        "{type: refusing-scorer}",
+        "{type: refusing-picker}",
+        "{type: refusing-hooks}",
     ],
 )
 async def test_a_preference_that_fails_leaves_a_pick(tmp_path: Path, plugin: str) -> None:
@@ -54,6 +57,7 @@ async def test_a_preference_that_fails_leaves_a_pick(tmp_path: Path, plugin: str
 
     assert await picker.pick() in ("192.168.1.1:8000", "192.168.1.2:8000")
     assert picker.in_flight == 0
+    assert picker.total("epp_requests_running") == 0
 
 
 async def test_a_filter_that_fails_fails_the_request(tmp_path: Path) -> None:
