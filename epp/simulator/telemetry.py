@@ -1,43 +1,42 @@
 """
 Telemetry: the `vllm:*` series of one simulated server, as the metrics page of vLLM 0.32 has them.
 
-Names, labels and buckets are those of the real page; of its many series, those that routers and
-dashboards read are here. Two of its habits are kept because readers must cope with them: gauges
-move only when the engine reports, and every combination of adapters ever seen stays on the page
-for good, its value the Unix time of its last report. In that series both lists name the same
-adapters: those of unfinished requests that have produced a token; an adapter whose requests all
-wait is in neither.
+A server has one page; each of its engines reports to its own series there, told apart by the label
+`engine`. A request is a passage through an engine: whoever drives the engine tells the passage what
+happened and when, and everything that is counted follows from that.
+
+Habits of the real page are kept because readers must cope with them. Gauges move only when an
+engine reports. Every combination of adapters ever seen stays on the page for good, its value the
+Unix time of its last report. In that series both lists name the same adapters, those of unfinished
+requests that have produced a token; an adapter whose requests all wait is in neither. Up to vLLM
+0.10.2 the lists were those of running and of waiting requests: the mode `old`.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal
 
-from epp.simulator.engine import EngineLoad, EngineOptions, FinishReason
+from epp.simulator import metric_families as families
+from epp.simulator.engine import EngineLoad, EngineOptions
 from epp.simulator.exposition import Histogram, Page, Value
+from epp.simulator.passage import AdapterUse, Passage, RequestSeries, Siblings
 
-_ENGINE = "0"
-_LORA_INFO = "vllm:lora_requests_info"
-_LORA_INFO_HELP = "The adapters in use, and when that was so."
-_REASONS = ("stop", "length", "abort", "error", "repetition")
-_FIRST_TOKEN_BOUNDS = (
-    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
-    20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
-)  # fmt: skip
-_INTER_TOKEN_BOUNDS = (
-    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0,
-    40.0, 80.0,
-)  # fmt: skip
-_REQUEST_BOUNDS = (
-    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0,
-    480.0, 960.0, 1920.0, 7680.0,
-)  # fmt: skip
-_STEP_BOUNDS = (1.0, *(2.0**power for power in range(3, 15)))
+__all__ = [
+    "EngineTelemetry",
+    "LoraInfoMode",
+    "Passage",
+    "RejectionReason",
+    "Siblings",
+    "Telemetry",
+]
 
+LoraInfoMode = Literal["current", "old"]
+RejectionReason = Literal["max_num_queued_reqs", "max_num_queued_tokens"]
 
-def _decades(largest: int) -> list[float]:
-    """Return 1, 2, 5, 10, 20, 50 and so on, as far as anything can be counted."""
-    bounds = (factor * 10.0**power for power in range(len(str(largest))) for factor in (1, 2, 5))
-    return [bound for bound in bounds if bound <= largest]
+_NO_LOAD = EngineLoad(running=0, waiting=0, deferred=0, swapped=0, kv_usage=0.0, cpu_usage=0.0)
+
+_Report = Callable[[Iterable[str], Iterable[str]], None]
+"""Takes the names of running and of waiting adapters."""
 
 
 class Telemetry:
@@ -48,148 +47,163 @@ class Telemetry:
         model: str,
         options: EngineOptions,
         *,
+        engines: int = 1,
         lora: bool = False,
+        lora_info: LoraInfoMode = "current",
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._page = Page()
-        self._labels = {"model_name": model, "engine": _ENGINE}
         self._wall_clock = wall_clock
-        self._lora = lora
         self._max_loras = str(options.max_loras)
-        self._lora_info: dict[str, Value] = {}
-        self._make_gauges()
-        self._make_counters()
-        self._make_histograms(options.max_model_len)
+        self._lora_info: dict[tuple[str, str], Value] = {}
+        labels = [{"model_name": model, "engine": str(rank)} for rank in range(engines)]
+        swaps = options.preemption_mode == "swap"
+        values = self._make_values(labels, families.SWAP_VALUES if swaps else ())
+        self._rejections = {
+            reason: self._page.counter(
+                families.REJECTIONS,
+                families.REJECTIONS_HELP,
+                {"model_name": model, "reason": reason},
+            )
+            for reason in families.REJECTION_REASONS
+        }
+        histograms = self._make_histograms(labels, families.token_bounds(options.max_model_len))
+        report: _Report | None = None
         if lora:
-            self._page.announce(_LORA_INFO, "gauge", _LORA_INFO_HELP)
-        self._describe_cache(options)
+            self._page.announce(families.LORA_INFO, "gauge", families.LORA_INFO_HELP)
+            report = self._report_adapters
+        self._describe_caches(options, engines)
+        self.engines: Sequence[EngineTelemetry] = [
+            EngineTelemetry(values[rank], histograms[rank], report, lora_info)
+            for rank in range(engines)
+        ]
 
     def page(self) -> bytes:
         """Return the metrics page."""
         return self._page.render()
 
-    def report(self, load: EngineLoad, adapters: Sequence[str]) -> None:
-        """Set the gauges to what the engine is after a step, or after the last request left."""
-        self._running.value = load.running
-        self._waiting.value = load.waiting
-        self._waiting_for_capacity.value = load.waiting - load.deferred
-        self._waiting_deferred.value = load.deferred
-        self._kv_usage.value = load.kv_usage
-        if self._lora:
-            self._report_adapters(",".join(adapters))
+    def count_rejection(self, reason: RejectionReason) -> None:
+        """Count a request that was not let in."""
+        self._rejections[reason].value += 1
 
-    def count_step(self, *, tokens: int, preemptions: int) -> None:
-        """Count what a step computed."""
-        self._step_tokens.observe(tokens)
-        self._preemptions.value += preemptions
+    def _make_values(
+        self, engines: Sequence[Mapping[str, str]], more: Sequence[families.ValueFamily]
+    ) -> list[dict[tuple[str, str], Value]]:
+        made: list[dict[tuple[str, str], Value]] = [{} for _ in engines]
+        for family in (*families.VALUES, *more):
+            make = self._page.gauge if family.kind == "gauge" else self._page.counter
+            for label_value in family.label_values:
+                extra = {family.label: label_value} if family.label else {}
+                for labels, series in zip(engines, made, strict=True):
+                    series[family.name, label_value] = make(
+                        f"vllm:{family.name}", family.help_text, {**labels, **extra}
+                    )
+        return made
 
-    def count_admission(self, *, prompt_tokens: int, cached_tokens: int, waited: float) -> None:
-        """Count a request's first admission; those after a preemption ask the cache in silence."""
-        self._prefix_queries.value += prompt_tokens
-        self._prefix_hits.value += cached_tokens
-        self._queue_time.observe(waited)
+    def _make_histograms(
+        self, engines: Sequence[Mapping[str, str]], token_bounds: Sequence[float]
+    ) -> list[dict[str, Histogram]]:
+        made: list[dict[str, Histogram]] = [{} for _ in engines]
+        for family in families.HISTOGRAMS:
+            bounds = token_bounds if family.bounds is None else family.bounds
+            for labels, series in zip(engines, made, strict=True):
+                series[family.name] = self._page.histogram(
+                    f"vllm:{family.name}", family.help_text, labels, bounds
+                )
+        return made
 
-    def count_first_token(self, *, prompt_tokens: int, latency: float) -> None:
-        """Count the token that ends the prompt's computation."""
-        self._prompt_tokens.value += prompt_tokens
-        self._generation_tokens.value += 1
-        self._first_token.observe(latency)
+    def _describe_caches(self, options: EngineOptions, engines: int) -> None:
+        facts = families.cache_facts(options, engines)
+        for rank in range(engines):
+            labels = {**facts, "engine": str(rank)}
+            self._page.gauge(families.CACHE_INFO, families.CACHE_INFO_HELP, labels).value = 1
 
-    def count_next_token(self, latency: float) -> None:
-        """Count a token after the first."""
-        self._generation_tokens.value += 1
-        self._inter_token.observe(latency)
-
-    def count_finish(
-        self, reason: FinishReason, *, prompt_tokens: int, generated_tokens: int, latency: float
-    ) -> None:
-        """Count a request that came to its end; one whose client left is not counted at all."""
-        self._success[reason].value += 1
-        self._request_prompt_tokens.observe(prompt_tokens)
-        self._request_generation_tokens.observe(generated_tokens)
-        self._request_latency.observe(latency)
-
-    def _report_adapters(self, names: str) -> None:
-        series = self._lora_info.get(names)
+    def _report_adapters(self, running: Iterable[str], waiting: Iterable[str]) -> None:
+        key = (",".join(running), ",".join(waiting))
+        series = self._lora_info.get(key)
         if series is None:
             labels = {
                 "max_lora": self._max_loras,
-                "running_lora_adapters": names,
-                "waiting_lora_adapters": names,
+                "running_lora_adapters": key[0],
+                "waiting_lora_adapters": key[1],
             }
-            series = self._page.gauge(_LORA_INFO, _LORA_INFO_HELP, labels)
-            self._lora_info[names] = series
+            series = self._page.gauge(families.LORA_INFO, families.LORA_INFO_HELP, labels)
+            self._lora_info[key] = series
         series.value = self._wall_clock()
 
-    def _make_gauges(self) -> None:
-        self._running = self._gauge("num_requests_running", "Requests that have a seat.")
-        self._waiting = self._gauge("num_requests_waiting", "Requests that wait for a seat.")
-        by_reason = ("num_requests_waiting_by_reason", "The waiting requests, by reason.")
-        self._waiting_for_capacity = self._gauge(*by_reason, reason="capacity")
-        self._waiting_deferred = self._gauge(*by_reason, reason="deferred")
-        self._kv_usage = self._gauge("kv_cache_usage_perc", "Blocks that are held; 1 is all.")
 
-    def _make_counters(self) -> None:
-        self._prefix_queries = self._counter(
-            "prefix_cache_queries_total", "Tokens looked up in the prefix cache."
-        )
-        self._prefix_hits = self._counter(
-            "prefix_cache_hits_total", "Tokens found in the prefix cache."
-        )
-        self._preemptions = self._counter("num_preemptions_total", "Seats taken away again.")
-        self._prompt_tokens = self._counter(
-            "prompt_tokens_total", "Tokens of prompts, cached ones included."
-        )
-        self._generation_tokens = self._counter("generation_tokens_total", "Tokens generated.")
-        self._success = {
-            reason: self._counter(
-                "request_success_total", "Requests that came to an end.", finished_reason=reason
-            )
-            for reason in _REASONS
-        }
+class EngineTelemetry:
+    """The series of one engine; whoever drives it lets requests arrive and reports its load."""
 
-    def _make_histograms(self, max_model_len: int) -> None:
-        token_bounds = _decades(max_model_len)
-        self._request_prompt_tokens = self._histogram(
-            "request_prompt_tokens", "Tokens of a prompt.", token_bounds
-        )
-        self._request_generation_tokens = self._histogram(
-            "request_generation_tokens", "Tokens of a reply.", token_bounds
-        )
-        self._step_tokens = self._histogram(
-            "iteration_tokens_total", "Tokens computed in a step.", _STEP_BOUNDS
-        )
-        self._first_token = self._histogram(
-            "time_to_first_token_seconds", "From arrival to the first token.", _FIRST_TOKEN_BOUNDS
-        )
-        self._inter_token = self._histogram(
-            "inter_token_latency_seconds", "From one token to the next.", _INTER_TOKEN_BOUNDS
-        )
-        self._request_latency = self._histogram(
-            "e2e_request_latency_seconds", "From arrival to the last token.", _REQUEST_BOUNDS
-        )
-        self._queue_time = self._histogram(
-            "request_queue_time_seconds", "From arrival to the first seat.", _REQUEST_BOUNDS
+    def __init__(
+        self,
+        values: Mapping[tuple[str, str], Value],
+        histograms: Mapping[str, Histogram],
+        report_adapters: _Report | None,
+        lora_info: LoraInfoMode,
+    ) -> None:
+        self.load = _NO_LOAD
+        """What was reported last."""
+        self._series = RequestSeries(values, histograms)
+        self._gauges = _Gauges(values)
+        self._adapters = AdapterUse()
+        self._report_adapters = report_adapters
+        self._lora_info = lora_info
+
+    def arrive(
+        self,
+        now: float,
+        *,
+        prompt_tokens: int,
+        max_tokens: int | None,
+        adapter: str | None = None,
+        siblings: Siblings | None = None,
+    ) -> Passage:
+        """Let a request in; all its times are on the clock of `now`."""
+        self._adapters.waiting.add(adapter)
+        return Passage(
+            self._series, self._adapters, now, prompt_tokens, max_tokens, adapter, siblings
         )
 
-    def _describe_cache(self, options: EngineOptions) -> None:
-        size_tokens = (options.num_gpu_blocks - 1) * options.block_size
-        facts = {
-            "block_size": options.block_size,
-            "enable_prefix_caching": options.prefix_caching,
-            "engine": _ENGINE,
-            "kv_cache_max_concurrency": size_tokens / options.max_model_len,
-            "kv_cache_size_tokens": size_tokens,
-            "num_gpu_blocks": options.num_gpu_blocks,
-        }
-        labels = {name: str(fact) for name, fact in facts.items()}
-        self._page.gauge("vllm:cache_config_info", "How the cache is configured.", labels).value = 1
+    def report(self, load: EngineLoad, *, queries: int = 0, hits: int = 0) -> None:
+        """
+        Set the gauges to what the engine is after a step, or after a request left.
 
-    def _gauge(self, name: str, help_text: str, **labels: str) -> Value:
-        return self._page.gauge(f"vllm:{name}", help_text, {**self._labels, **labels})
+        The tokens that the step looked up and found in the prefix cache are those of first
+        admissions; what comes back after a preemption asks the cache in silence.
+        """
+        self.load = load
+        self._gauges.report(load)
+        self._series.end_step(queries, hits)
+        if self._report_adapters is None:
+            return
+        adapters = self._adapters
+        if self._lora_info == "old":
+            self._report_adapters(adapters.running.names, adapters.waiting.names)
+        else:
+            self._report_adapters(adapters.answering.names, adapters.answering.names)
 
-    def _counter(self, name: str, help_text: str, **labels: str) -> Value:
-        return self._page.counter(f"vllm:{name}", help_text, {**self._labels, **labels})
 
-    def _histogram(self, name: str, help_text: str, bounds: Sequence[float]) -> Histogram:
-        return self._page.histogram(f"vllm:{name}", help_text, self._labels, bounds)
+class _Gauges:
+    """What an engine is like now."""
+
+    def __init__(self, values: Mapping[tuple[str, str], Value]) -> None:
+        by_reason = "num_requests_waiting_by_reason"
+        self._running = values["num_requests_running", ""]
+        self._waiting = values["num_requests_waiting", ""]
+        self._for_capacity = values[by_reason, "capacity"]
+        self._deferred = values[by_reason, "deferred"]
+        self._kv_usage = values["kv_cache_usage_perc", ""]
+        self._swapped = values.get(("num_requests_swapped", ""))
+        self._cpu_usage = values.get(("cpu_cache_usage_perc", ""))
+        values["engine_sleep_state", "awake"].value = 1
+
+    def report(self, load: EngineLoad) -> None:
+        self._running.value = load.running
+        self._waiting.value = load.waiting
+        self._for_capacity.value = load.waiting - load.deferred
+        self._deferred.value = load.deferred
+        self._kv_usage.value = load.kv_usage
+        if self._swapped is not None and self._cpu_usage is not None:
+            self._swapped.value = load.swapped
+            self._cpu_usage.value = load.cpu_usage

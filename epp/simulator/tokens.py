@@ -5,6 +5,13 @@ What a simulated reply says does not matter; what matters is that equal text giv
 that text which grows at its end keeps the tokens it had, and that equal prompts get equal replies.
 Each message of a chat starts at a token of its own and every generated word is one token wide, so
 a conversation that sends a reply back finds the blocks that the reply filled, as with a real model.
+
+How tokens are made: a text is cut, as UTF-8, into pieces of four bytes, and the four bytes of a
+piece, read as a number with its lowest byte first, are the token; a last piece that is shorter is
+filled up with zero bytes, which vanish when tokens become text again. So there are 2**32 tokens,
+any list of numbers below that is a prompt, and a text has a quarter as many tokens as bytes, which
+is about what tokenizers make of English. A reply walks a fixed pool of three-letter words, with a
+space before each; where it starts and how far it steps comes from a hash of the prompt.
 """
 
 import random
@@ -14,6 +21,7 @@ from collections.abc import Iterable, Sequence
 import xxhash
 
 BYTES_PER_TOKEN = 4
+VOCABULARY_SIZE = 256**BYTES_PER_TOKEN
 
 _SHORTEST_REPLY, _LONGEST_REPLY = 32, 256
 _POOL_SIZE = 4093
@@ -41,6 +49,15 @@ def encode_chat(messages: Iterable[tuple[str, str]]) -> "array[int]":
         tokens += encode(f"<{role}>")
         tokens += encode(content)
     return tokens + encode("<assistant>")
+
+
+def decode(tokens: Iterable[int]) -> str:
+    """
+    Return the text of tokens, the padding left out.
+
+    Tokens that no text has, or that cut a character in two, become replacement characters.
+    """
+    return array("I", tokens).tobytes().replace(b"\0", b"").decode(errors="replace")
 
 
 def spell(token: int) -> bytes:

@@ -18,7 +18,9 @@ pytestmark = pytest.mark.looptime(False)  # noqa: FBT003 - real sockets need rea
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-SIMULATOR = SimulatorOptions(model=BASE_MODEL, lora_modules=load.ADAPTERS, time_scale=0)
+SIMULATOR = SimulatorOptions(
+    model=BASE_MODEL, lora_modules=load.ADAPTERS, time_scale=0, prompt_tokens_details=True
+)
 
 
 def planned(kind: load.Kind = "text", *, stream: bool = False) -> Planned:

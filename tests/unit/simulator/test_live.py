@@ -3,14 +3,27 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from epp.simulator.engine import Engine, EngineLoad, EngineOptions, EngineRequest
-from epp.simulator.live import EngineDead, Inbox, LiveEngine
+from epp.simulator.engine import (
+    Adapter,
+    AllBlocksCleared,
+    BlockStored,
+    CacheEvent,
+    Engine,
+    EngineLoad,
+    EngineOptions,
+    EngineRequest,
+    StepTiming,
+)
+from epp.simulator.faults import Faults, FaultSwitch
+from epp.simulator.inbox import EngineDead, Inbox
+from epp.simulator.live import LiveEngine
+from epp.simulator.passage import Passage
 from epp.simulator.telemetry import Telemetry
-from epp.simulator.timing import StepTiming
 
 TIMING = StepTiming(base_seconds=1, token_seconds=0, sequence_seconds=0, lora_load_seconds=0)
 
@@ -18,15 +31,27 @@ TIMING = StepTiming(base_seconds=1, token_seconds=0, sequence_seconds=0, lora_lo
 class House:
     """A live engine with all that it needs."""
 
-    def __init__(self, time_scale: float = 1.0, **options: int) -> None:
+    def __init__(
+        self, time_scale: float = 1.0, faults: Faults | None = None, **options: Any
+    ) -> None:
         engine_options = EngineOptions(**options)
         self.engine = Engine(engine_options, TIMING)
         self.telemetry = Telemetry("m", engine_options, lora=True)
-        self.live = LiveEngine(self.engine, self.telemetry, time_scale=time_scale)
+        self.faults = FaultSwitch(faults or Faults())
+        self.published: list[CacheEvent] = []
+        self.live = LiveEngine(
+            self.engine,
+            self.telemetry.engines[0],
+            time_scale=time_scale,
+            faults=self.faults,
+            publish=self.published.extend,
+        )
 
-    def submit(self, name: str, inbox: Inbox, index: int = 0, **fields: object) -> None:
-        reply = range(1000, 1000 + int(str(fields.pop("reply", 3))))
-        self.live.submit(EngineRequest(name, range(10), reply, **fields), inbox, index)
+    def submit(self, name: str, inbox: Inbox, index: int = 0, **fields: Any) -> Passage:
+        reply = range(1000, 1000 + fields.pop("reply", 3))
+        prompt = range(fields.pop("prompt", 10))
+        request = EngineRequest(name, prompt, reply, arrival=self.live.now(), **fields)
+        return self.live.submit(request, inbox, index)
 
     def sample(self, name: str, **labels: str) -> float:
         families = text_string_to_metric_families(self.telemetry.page().decode())
@@ -130,7 +155,7 @@ async def test_an_aborted_request_says_nothing_more_and_frees_its_place():
         assert await inbox.all() == [(0, 1000, "length")]
         assert gone.backlog == 1
         assert live.requests == 0
-        assert house.engine.load == EngineLoad(0, 0, 0, 0.0)
+        assert house.engine.load == EngineLoad(0, 0, 0, 0, 0.0, 0.0)
 
 
 async def test_to_abort_what_has_ended_is_no_matter():
@@ -194,9 +219,9 @@ async def test_gauges_show_the_engine_after_its_last_step():
 async def test_adapters_are_shown_from_their_first_token_to_their_last_request_s_end():
     house, inbox = House(max_loras=1), Inbox()
     async with running(house):
-        house.submit("a", inbox, adapter="x", reply=2)
-        house.submit("b", inbox, adapter="x", reply=3)
-        house.submit("c", inbox, adapter="y", reply=1)
+        house.submit("a", inbox, adapter=Adapter("x"), reply=2)
+        house.submit("b", inbox, adapter=Adapter("x"), reply=3)
+        house.submit("c", inbox, adapter=Adapter("y"), reply=1)
         await inbox.all()
 
     shown = {
@@ -207,3 +232,133 @@ async def test_adapters_are_shown_from_their_first_token_to_their_last_request_s
     }
 
     assert shown == {"x", ""}
+
+
+async def test_a_slowed_engine_takes_longer_for_each_step_from_then_on():
+    house, inbox = House(), Inbox()
+    async with running(house):
+        began = now()
+        house.submit("a", inbox)
+        await inbox.next()
+        house.faults.now = Faults(slow_down=3)
+        await inbox.next()
+        await inbox.next()
+
+        # The second step was under way already.
+        assert now() - began == pytest.approx(1 + 1 + 3)
+
+
+async def test_an_engine_dies_at_its_step_and_tells_who_waits():
+    house, inbox = House(faults=Faults(die_at_step=3)), Inbox()
+    task = asyncio.create_task(house.live.run())
+    house.submit("a", inbox, reply=9)
+
+    tokens = [await inbox.next() for _ in range(2)]
+    with pytest.raises(EngineDead):
+        await inbox.next()
+
+    assert [token for _, token, _ in tokens] == [1000, 1001]
+    with pytest.raises(EngineDead):
+        await task
+
+
+async def test_a_request_that_is_ended_tells_its_reader():
+    house, inbox = House(), Inbox()
+    async with running(house) as live:
+        house.submit("a", inbox, reply=9)
+        await inbox.next()
+
+        live.end("a")
+        live.end("a")
+
+        assert await inbox.all() == [(0, None, "abort")]
+        assert live.requests == 0
+    assert house.sample("vllm:request_success_total", finished_reason="abort") == 1
+
+
+async def test_the_queue_is_who_had_no_seat_yet():
+    house = House(max_num_seqs=1)
+    async with running(house) as live:
+        house.submit("a", Inbox(), reply=9, prompt=10)
+        house.submit("b", Inbox(), reply=9, prompt=20)
+        house.submit("c", Inbox(), reply=9, prompt=30)
+        queues = [(live.queued_requests, live.queued_tokens)]
+        await asyncio.sleep(0.5)
+        queues.append((live.queued_requests, live.queued_tokens))
+        live.abort("b")
+        queues.append((live.queued_requests, live.queued_tokens))
+        live.abort("a")
+        await asyncio.sleep(2)
+        queues.append((live.queued_requests, live.queued_tokens))
+
+    assert queues == [(3, 60), (2, 50), (1, 30), (0, 0)]
+
+
+async def test_a_preempted_request_does_not_queue_again():
+    house = House(max_num_seqs=2, num_gpu_blocks=4, block_size=4, max_model_len=12)
+    inbox, passages = Inbox(), []
+    async with running(house) as live:
+        passages += [house.submit(name, inbox, prompt=4, reply=6) for name in "ab"]
+        await inbox.all()
+
+        assert (live.queued_requests, live.queued_tokens) == (0, 0)
+    assert sum(passage.preemptions for passage in passages) > 0
+    assert house.sample("vllm:num_preemptions_total") > 0
+
+
+async def test_a_request_that_was_swapped_out_comes_back():
+    house = House(
+        max_num_seqs=2,
+        num_gpu_blocks=4,
+        block_size=4,
+        max_model_len=12,
+        preemption_mode="swap",
+        num_cpu_blocks=8,
+    )
+    inbox, passages = Inbox(), []
+    async with running(house) as live:
+        passages += [house.submit(name, inbox, prompt=4, reply=6) for name in "ab"]
+        tokens = await inbox.all()
+
+        assert live.load == EngineLoad(0, 0, 0, 0, 0.0, 0.0)
+    assert len(tokens) == 12
+    assert sum(passage.preemptions for passage in passages) > 0
+
+
+async def test_what_the_cache_does_is_published_as_each_step_ends():
+    house, inbox = House(block_size=4, kv_events=True), Inbox()
+    async with running(house) as live:
+        house.submit("a", inbox, prompt=9, reply=1)
+        await inbox.all()
+        stored = list(house.published)
+        reset = live.reset_prefix_cache()
+        before = len(house.published)
+        house.submit("b", inbox, prompt=3, reply=1)
+        await inbox.next()
+        await inbox.next()
+
+    assert [type(event) for event in stored] == [BlockStored]
+    assert reset is True
+    assert [type(event) for event in house.published[before:]] == [AllBlocksCleared]
+
+
+async def test_the_engine_s_own_time_is_scaled_like_its_steps():
+    quick, instant = House(time_scale=0.5), House(time_scale=0)
+    async with running(quick), running(instant):
+        began = quick.live.now(), instant.live.now()
+        inbox = Inbox()
+        quick.submit("a", inbox, reply=3)
+        instant.submit("b", inbox, reply=3)
+        await inbox.all()
+
+        taken = quick.live.now() - began[0], instant.live.now() - began[1]
+        assert taken == pytest.approx((3, 3))
+
+
+async def test_lateness_is_counted():
+    house, inbox = House(), Inbox()
+    async with running(house):
+        house.submit("a", inbox, reply=3)
+        await inbox.all()
+
+    assert (house.live.pace.steps, house.live.pace.latest_seconds) == (3, pytest.approx(0, abs=0.1))

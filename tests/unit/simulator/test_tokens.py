@@ -1,4 +1,6 @@
-from epp.simulator.tokens import Reply, encode, encode_chat, spell
+import pytest
+
+from epp.simulator.tokens import Reply, decode, encode, encode_chat, spell
 
 
 def test_a_text_that_grows_keeps_the_tokens_it_had():
@@ -38,3 +40,18 @@ def test_a_reply_sent_back_in_a_chat_is_the_tokens_that_were_generated():
     next_prompt = encode_chat([*asked, ("assistant", said), ("user", "go on")])
 
     assert list(next_prompt[: len(prompt) + 9]) == [*prompt, *reply]
+
+
+@pytest.mark.parametrize("text", ["", "a", "hello world", "äöü €", "漢字かな交じり文"])
+def test_tokens_become_the_text_they_were_made_of(text: str):
+    assert decode(encode(text)) == text
+
+
+def test_tokens_that_are_no_text_become_replacements():
+    assert decode([0xFFFFFFFF]) == "\N{REPLACEMENT CHARACTER}" * 4
+
+
+def test_a_generated_token_is_spelled_as_its_text():
+    tokens = Reply(encode("hello")).tokens(20)
+
+    assert decode(tokens) == b"".join(map(spell, tokens)).decode()
