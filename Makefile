@@ -3,11 +3,11 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
 
-.PHONY: help install run test e2e static check format format-check lint types imports docs docs-check bench clean
+.PHONY: help install run test e2e static check format format-check lint types imports docs docs-check bench bench-simulator clean
 .DEFAULT_GOAL := help
 
 help:  ## Show this list
-	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 17
 
 $(VENV)/.installed: pyproject.toml epp/__init__.py
 	$(PYTHON) -m venv $(VENV)
@@ -52,6 +52,10 @@ docs-check: install
 
 bench: install  ## Measure the cost of a request through a real Envoy (ARGS=--quick for a short run)
 	$(BIN)/python -m benchmarks $(ARGS)
+
+bench-simulator: install  ## Measure the simulator: steps in virtual time, and 1,000 live streams
+	$(BIN)/python -m benchmarks.simulator_engine
+	$(BIN)/python -m benchmarks.simulator_streams
 
 clean:  ## Remove what the other targets made
 	rm -rf $(VENV) build dist .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from epp.demo import processes
 
@@ -54,3 +55,26 @@ async def test_a_run_that_is_stopped_stops_what_it_started(tmp_path: Path) -> No
     assert (code, left) == (1, [])
     assert len(started) >= 6
     assert "broke: terminated" in bench.text()
+
+
+@pytest.mark.parametrize(
+    ("module", "options", "shown"),
+    [
+        pytest.param("simulator_engine", ["--quick"], "256 at once, KV events", id="engine"),
+        pytest.param(
+            "simulator_streams",
+            ["--streams", "20", "--seconds", "0.5", "--time-scale", "0.1"],
+            "20 streams at once",
+            id="streams",
+        ),
+    ],
+)
+async def test_the_simulator_is_measured(
+    module: str, options: list[str], shown: str, tmp_path: Path
+) -> None:
+    argv = [sys.executable, "-m", f"benchmarks.{module}", *options]
+    async with processes.started("bench", argv, tmp_path) as bench:
+        code = await bench.process.wait()
+
+    assert code == 0, bench.text()
+    assert shown in bench.text()

@@ -5,7 +5,7 @@ A request whose `kv_transfer_params` say `do_remote_decode` is the first of two:
 the parameters that the second, on another server, takes over word for word to find the blocks. Here
 no block ever travels, so ids are made up, one for each block of the prompt, and the second request
 computes its prompt itself. Any other `kv_transfer_params`, and all `ec_transfer_params`, are given
-back as they came, so that a test sees that they arrived.
+back as they came, so that a test sees that they arrived. Only whole answers carry them.
 """
 
 from typing import Any

@@ -41,10 +41,10 @@ async def serve(options: SimulatorOptions) -> AsyncIterator[Simulator]:
     )
     await runner.setup()
     try:
-        site = web.TCPSite(runner, options.host, options.port, backlog=_CONNECTIONS_WAITING)
-        await site.start()
-        simulator.port = runner.addresses[0][1]
         async with simulator.running():
+            site = web.TCPSite(runner, options.host, options.port, backlog=_CONNECTIONS_WAITING)
+            await site.start()
+            simulator.port = runner.addresses[0][1]
             yield simulator
     finally:
         await runner.cleanup()

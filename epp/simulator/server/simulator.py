@@ -108,7 +108,7 @@ class Simulator:
                     )
                 )
             self.engines = engines
-            task = asyncio.create_task(self._run_engines(), name=f"engines {self.url}")
+            task = asyncio.create_task(self._run_engines(), name="engines")
             try:
                 yield
             finally:
