@@ -22,11 +22,18 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     fail_status: Annotated[int, msgspec.Meta(ge=400, le=599)] = 500
     hang_share: Share = 0.0
     """The share of generation requests that are accepted and never answered."""
-    slow_down: Annotated[float, msgspec.Meta(gt=0)] = 1.0
+    slow_down: Annotated[float, msgspec.Meta(gt=0, le=1e6)] = 1.0
     """A factor on the duration of every step."""
     die_at_step: Annotated[int, msgspec.Meta(ge=1)] | None = None
     """The step, counted from 1, at whose beginning an engine dies, or at once if it was passed."""
     fail_health: bool = False
+
+    def __post_init__(self) -> None:
+        if self.fail_share + self.hang_share > 1:
+            raise ValueError(
+                f"fail_share {self.fail_share} and hang_share {self.hang_share} are more than all"
+                " requests together"
+            )
 
 
 class FaultSwitch:

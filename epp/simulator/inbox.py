@@ -18,7 +18,7 @@ out."""
 
 
 class EngineDead(Exception):
-    """The engine stopped, and with it every request that was in it."""
+    """The engine stopped, and with it every request that was in it; the text says of what."""
 
 
 class Inbox:

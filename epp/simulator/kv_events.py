@@ -7,11 +7,14 @@ position before. Publishing is telling, not delivering: who subscribes late or r
 messages and sees it by the sequence; the last of them can be had again from the replay socket. A
 restarted engine begins at 0 again and says nothing of what it forgot.
 
-Nothing here waits for a reader: a full queue drops messages, and a long replay lets others run.
+Nothing here waits for a reader: a full queue drops messages, and a long replay lets others run. Nor
+can anything here stop an engine: events that cannot be sent are counted, and missing to all.
 """
 
 import asyncio
+import logging
 import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
@@ -33,7 +36,8 @@ from epp.simulator.engine.cache_events import (
 Encoding = Literal["map", "positional"]
 HashFormat = Literal["int", "bytes"]
 
-_Natural = Annotated[int, Meta(ge=0)]
+_Count = Annotated[int, Meta(ge=0, le=2**31 - 2)]
+"""What ZeroMQ takes as a limit, with room for one more."""
 _WireHash = int | bytes
 _Message = tuple[bytes, bytes, bytes]
 """Topic, sequence, payload."""
@@ -44,6 +48,9 @@ _ATTENTION = "full_attention"
 _NEVER_BY_POSITION = {"kv_cache_spec_kind", "session_id"}
 _SEQUENCE_BYTES = 8
 _REPLAY_END: _Message = (b"", b"\xff" * _SEQUENCE_BYTES, b"")
+_LAST_PORT = 65535
+_FAILURES_A_LINE = 1000
+_LOG = logging.getLogger(__name__)
 _REPLAY_BURST = 16
 """How many messages of a replay go out before others may run: some 0.3 ms."""
 
@@ -58,11 +65,11 @@ class KVEventsConfig(
     """None is `zmq` where events are enabled."""
     endpoint: str = "tcp://*:5557"
     replay_endpoint: str | None = None
-    buffer_steps: _Natural = 10_000
+    buffer_steps: _Count = 10_000
     """How many messages can be had again."""
-    hwm: _Natural = 100_000
+    hwm: _Count = 100_000
     """How many messages wait for one slow reader before it misses some."""
-    max_queue_size: _Natural = 100_000
+    max_queue_size: _Count = 100_000
     """Taken and told, yet without use: there is no queue before the socket here."""
     topic: str = ""
 
@@ -83,6 +90,17 @@ class KVEventsConfig(
     def publishes(self) -> bool:
         """Whether events go out at all."""
         return self.enable_kv_cache_events and self.publisher == "zmq"
+
+    def check_ports(self, ranks: int) -> None:
+        """Raise ValueError where so many ranks have no ports."""
+        for endpoint in (self.endpoint, self.replay_endpoint or ""):
+            of_last = _of_rank(endpoint, ranks - 1)
+            _, _, port = of_last.rpartition(":")
+            if of_last.startswith("tcp://") and port.isdigit() and int(port) > _LAST_PORT:
+                raise ValueError(
+                    f"KV events of rank {ranks - 1} have no port at {of_last}: the last is"
+                    f" {_LAST_PORT}"
+                )
 
     def source(self, rank: int) -> dict[str, object]:
         """Return what a server tells of this rank's events."""
@@ -111,6 +129,8 @@ class KVEventPublisher:
         self._wall_clock = wall_clock
         self._topic = config.topic.encode()
         self._sequence = 0
+        self.failures = 0
+        """How many messages could not be sent to anybody."""
         self._buffer: deque[_Message] = deque(maxlen=config.buffer_steps)
         self._context = zmq.Context()
         self._sockets: list[zmq.Socket[bytes] | zmq.asyncio.Socket] = []
@@ -132,11 +152,25 @@ class KVEventPublisher:
             return
         sequence = self._sequence.to_bytes(_SEQUENCE_BYTES, "big")
         self._sequence += 1
-        payload = self._wire.encode(self._wall_clock(), events, self._rank)
-        message = (self._topic, sequence, payload)
-        self._buffer.append(message)
-        # A socket of this kind drops what a reader has no room for; it never says: try again.
-        self._publisher.send_multipart(message, zmq.NOBLOCK)
+        try:
+            payload = self._wire.encode(self._wall_clock(), events, self._rank)
+            message = (self._topic, sequence, payload)
+            self._buffer.append(message)
+            # A socket of this kind drops what a reader has no room for; it never says: try again.
+            self._publisher.send_multipart(message, zmq.NOBLOCK)
+        except Exception as error:  # noqa: BLE001 - telling must not harm what is told of
+            self._note_failure(error)
+
+    def _note_failure(self, error: Exception) -> None:
+        """Count a message that is lost; the log has the first and then each thousandth."""
+        if self.failures % _FAILURES_A_LINE == 0:
+            _LOG.warning(
+                "KV events of rank %d: a message is lost for %s, after %d others",
+                self._rank,
+                type(error).__name__,
+                self.failures,
+            )
+        self.failures += 1
 
     async def run(self) -> None:
         """Answer who asks for messages again, until cancelled."""
@@ -156,8 +190,8 @@ class KVEventPublisher:
         self._context.term()
 
     async def _send_again(self, socket: zmq.asyncio.Socket, reader: bytes, first: int) -> None:
-        wanted = min(max(0, self._sequence - first), len(self._buffer))
-        kept = list(islice(self._buffer, len(self._buffer) - wanted, None))
+        start = bisect_left(self._buffer, first, key=_sequence_of)
+        kept = list(islice(self._buffer, start, None))
         for count, message in enumerate([*kept, _REPLAY_END], start=1):
             await socket.send_multipart([reader, b"", *message], zmq.NOBLOCK)
             if count % _REPLAY_BURST == 0:
@@ -181,6 +215,10 @@ class KVEventPublisher:
         socket.set_hwm(buffer_steps + 1)  # one whole replay fits
         _attach(socket.bind, _of_rank(endpoint, rank), "listen for replays of KV events at")
         return socket
+
+
+def _sequence_of(message: _Message) -> int:
+    return int.from_bytes(message[1], "big")
 
 
 def _of_rank(endpoint: str, rank: int) -> str:

@@ -5,12 +5,14 @@ Between a step and its results passes the time that the step takes. Requests tha
 are seen by the next step, as in a real engine, and what came out for one that was aborted meanwhile
 goes nowhere. An idle engine waits for an event and costs nothing.
 
-Two clocks run here. What clients see, and what the metrics page says of it, is real time. The
-engine's own clock, by which its policies age, is the time that its steps took: the real one divided
-by the scale, or where nothing is waited for, the sum of all steps.
+Two times run here. What clients see, and what the metrics page says of it, is real time, read from
+a clock of its own where the loop's is too coarse. The engine's time, by which its policies age, is
+the one that its steps took: the real one divided by the scale, or where nothing is waited for, the
+sum of all steps.
 """
 
 import asyncio
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -62,7 +64,9 @@ class LiveEngine:
         time_scale: float = 1.0,
         faults: FaultSwitch | None = None,
         publish: Callable[[Sequence[CacheEvent]], None] = _unheard,
+        clock: Callable[[], float] | None = None,
     ) -> None:
+        """Measure by this clock, in seconds since whenever; None is that of the running loop."""
         self.pace = Pace()
         self.queued_requests = 0
         """How many requests have not had a seat yet."""
@@ -73,6 +77,7 @@ class LiveEngine:
         self._time_scale = time_scale
         self._faults = faults or FaultSwitch(Faults())
         self._publish = publish
+        self._clock = clock or _loop_time
         self._flights: dict[str, _Flight] = {}
         self._computed_seconds = 0.0
         self._work = asyncio.Event()
@@ -113,7 +118,7 @@ class LiveEngine:
         self._engine.add_request(request)
         inbox.expect()
         passage = self._telemetry.arrive(
-            asyncio.get_running_loop().time(),
+            self._clock(),
             prompt_tokens=len(request.prompt),
             max_tokens=max_tokens,
             adapter=None if request.adapter is None else request.adapter.name,
@@ -136,7 +141,7 @@ class LiveEngine:
         """Take out a request whose reader stays, and tell him; likewise."""
         flight = self._take_out(request_id)
         if flight is not None:
-            flight.passage.finish(asyncio.get_running_loop().time(), "abort")
+            flight.passage.finish(self._clock(), "abort")
             flight.inbox.put(flight.index, None, "abort")
             self._telemetry.report(self._engine.load)
 
@@ -152,10 +157,15 @@ class LiveEngine:
         """
         Step for ever; at the end, fail whoever still waits for a token.
 
-        Raise EngineDead where a fault says that it dies.
+        Raise EngineDead where a fault says that it dies, and for any error: as with the real one,
+        an engine that failed in one step is not to be trusted with another.
         """
         try:
             await self._run()
+        except EngineDead:
+            raise
+        except Exception as error:
+            raise EngineDead(_told(error)) from error
         finally:
             self._dead = True
             for flight in self._flights.values():
@@ -171,29 +181,28 @@ class LiveEngine:
                 due = clock()
             faults = self._faults.now
             if faults.die_at_step is not None and self.pace.steps + 1 >= faults.die_at_step:
-                raise EngineDead
+                raise EngineDead("a fault switch asked for it")
             started = clock()
             batch = self._engine.schedule(self.now())
-            self._note_moves(batch, started)
+            self._note_moves(batch, self._clock())
             # Due times add up, so that a timer's lateness is made good by the next step; a loop
             # that lags by more than a step starts afresh, or it would run too fast to catch up.
             due = max(due + batch.duration * faults.slow_down * self._time_scale, started)
             await _sleep_until(due)
             self._computed_seconds += batch.duration * faults.slow_down
-            ended = clock()
-            self.pace.note(ended - due)
-            self._deliver(self._engine.complete(batch), ended)
+            self.pace.note(clock() - due)
+            self._deliver(self._engine.complete(batch), self._clock())
 
     def _note_moves(self, batch: Batch, now: float) -> None:
-        """Note who came and went for a step, as it begins."""
+        """Note who went and came for a step: who was sent away may be back within the same one."""
         flights = self._flights
+        for request_id in batch.preempted:
+            flights[request_id].passage.preempt()
         for admission in batch.admitted:
             flight = flights[admission.request_id]
             if flight.passage.admitted is None:
                 self._leave_queue(flight)
             flight.passage.admit(now, admission.cached_tokens)
-        for request_id in batch.preempted:
-            flights[request_id].passage.preempt()
         for request_id in batch.swapped_in:
             flights[request_id].passage.resume()
 
@@ -237,3 +246,13 @@ async def _sleep_until(due: float) -> None:
         await asyncio.sleep(0)
         await asyncio.sleep(0)
     await asyncio.sleep(due - clock())
+
+
+def _loop_time() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _told(error: Exception) -> str:
+    """Say what an error is and where it was raised; not its message, which may quote a request."""
+    *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+    return f"{type(error).__name__} in {frame.f_globals.get('__name__')}, line {line}"

@@ -8,7 +8,8 @@ side by side. As in those, the k-th token that a request says is 100 + k (from 0
 by `sha256` from the seed "0", and steps with nothing to do are steps too.
 
 A scenario's `config` has the keys of `Config`, its requests those of `ScenarioRequest`; with
-`full_events` the trace has the whole KV events and not only their kinds and sizes.
+`full_events` the trace has the whole KV events and not only their kinds and sizes. All numbers are
+bounded, and so are the steps, for a trace is made in memory.
 """
 
 from collections import Counter
@@ -33,23 +34,27 @@ from epp.simulator.engine.block_hash import wire_hash
 _FIRST_TOKEN = 100
 _SEED = "0"
 _DIGITS = 6
+_MOST_STEPS = 100_000
+
+_Count = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+_Natural = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 
 
 class Config(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """The engine of a scenario, by the names that traces use."""
 
     policy: Literal["fcfs", "priority"] = "fcfs"
-    max_num_seqs: int = 256
-    max_num_batched_tokens: int = 2048
-    block_size: int = 16
-    num_blocks: int = 1000
-    max_model_len: int = 2048
-    max_loras: int | None = None
+    max_num_seqs: _Count = 256
+    max_num_batched_tokens: _Count = 2048
+    block_size: _Count = 16
+    num_blocks: Annotated[int, msgspec.Meta(ge=2, le=10_000_000)] = 1000
+    max_model_len: _Count = 2048
+    max_loras: _Count | None = None
     """None where the engine knows no adapters."""
     enable_prefix_caching: bool = True
     reserve_full_isl: bool = True
     watermark: float = 0.0
-    long_prefill_token_threshold: int = 0
+    long_prefill_token_threshold: _Natural = 0
 
     def options(self, num_adapters: int) -> EngineOptions:
         """Return the engine's options; ValueError where they make no sense."""
@@ -77,11 +82,11 @@ class ScenarioRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, 
 
     id: str
     prompt: list[Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]]
-    max_tokens: Annotated[int, msgspec.Meta(ge=1)]
-    priority: int = 0
+    max_tokens: _Count
+    priority: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] = 0
     lora: str | None = None
-    arrive_step: Annotated[int, msgspec.Meta(ge=0)] = 0
-    abort_step: int | None = None
+    arrive_step: _Natural = 0
+    abort_step: _Natural | None = None
     """The step before which it is taken out, if it has not ended by then."""
     cache_salt: str = ""
 
@@ -101,6 +106,13 @@ def read(text: bytes) -> Scenario:
     for name, count in counts.items():
         if count > 1:
             raise ValueError(f"request ids must differ; {name!r} is there more than once")
+    longest = scenario.config.max_model_len
+    for one in scenario.requests:
+        if one.max_tokens > longest:
+            raise ValueError(
+                f"request {one.id!r} has max_tokens {one.max_tokens};"
+                f" max_model_len leaves room for {longest} at most"
+            )
     return scenario
 
 
@@ -115,7 +127,7 @@ def trace(text: bytes) -> dict[str, object]:
 
 
 def replay(scenario: Scenario) -> list[dict[str, object]]:
-    """Return the steps of a scenario; ValueError where a request could never run to its end."""
+    """Return the steps of a scenario; ValueError where there would be no end of them, or nearly."""
     names = dict.fromkeys(one.lora for one in scenario.requests if one.lora is not None)
     adapters = {name: Adapter(name, f"lora/{name}", at + 1) for at, name in enumerate(names)}
     engine = Engine(scenario.config.options(len(adapters)), StepTiming())
@@ -130,6 +142,8 @@ def replay(scenario: Scenario) -> list[dict[str, object]]:
     steps: list[dict[str, object]] = []
     while engine.has_work or len(steps) <= last:
         number = len(steps)
+        if number >= _MOST_STEPS:
+            raise ValueError(f"it takes more than {_MOST_STEPS:,} steps")
         for request in arrivals.get(number, ()):
             engine.add_request(request)
         for request_id in aborts.get(number, ()):

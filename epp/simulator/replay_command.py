@@ -2,6 +2,9 @@
 The command `vllm-sim replay`: a scenario in, its trace out.
 """
 
+import os
+import sys
+from pathlib import Path
 from typing import BinaryIO
 
 import click
@@ -12,12 +15,16 @@ from epp.simulator import replay
 @click.command("replay")
 @click.argument("scenario", type=click.File("rb"))
 @click.option(
-    "--output", "-o", type=click.File("wb"), default="-", help="Where the trace goes; - is stdout."
+    "--output",
+    "-o",
+    type=click.Path(dir_okay=False, allow_dash=True),
+    default="-",
+    help="Where the trace goes; - is stdout.",
 )
 @click.option(
     "--indent", type=click.IntRange(min=0), default=0, help="Spaces to indent by; 0: one line."
 )
-def replay_command(scenario: BinaryIO, output: BinaryIO, indent: int) -> None:
+def replay_command(scenario: BinaryIO, output: str, indent: int) -> None:
     """
     Print the trace of the JSON file SCENARIO (- is stdin), as JSON.
 
@@ -33,7 +40,31 @@ def replay_command(scenario: BinaryIO, output: BinaryIO, indent: int) -> None:
        "requests": [{"id": "a", "prompt": [1, 2, 3], "max_tokens": 4, "arrive_step": 1}]}
     """
     try:
-        trace = replay.trace(scenario.read())
-    except ValueError as error:
+        trace = replay.encode(replay.trace(scenario.read()), indent=indent) + b"\n"
+    except (OSError, ValueError) as error:
         raise click.ClickException(f"the scenario cannot be replayed: {error}") from error
-    output.write(replay.encode(trace, indent=indent) + b"\n")
+    try:
+        _write(output, trace)
+    except OSError as error:
+        raise click.ClickException(
+            f"the trace cannot be written to {_named(output)}: {error.strerror}"
+        ) from error
+
+
+def _named(output: str) -> str:
+    return "stdout" if output == "-" else output
+
+
+def _write(output: str, trace: bytes) -> None:
+    """Write the trace; OSError where there is no room for it, or nobody who reads."""
+    if output != "-":
+        Path(output).write_bytes(trace)
+        return
+    try:
+        sys.stdout.buffer.write(trace)
+        sys.stdout.buffer.flush()
+    except OSError:
+        # What is left in the buffer would fail once more when the interpreter ends.
+        with Path(os.devnull).open("wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        raise

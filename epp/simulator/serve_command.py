@@ -10,6 +10,7 @@ from typing import Any
 import click
 import uvloop
 
+from epp.simulator import idle_options
 from epp.simulator.engine import PROFILES, EngineOptions, StepTiming
 from epp.simulator.faults import Faults
 from epp.simulator.kv_events import KVEventsConfig
@@ -28,7 +29,13 @@ _TIMING_UNITS = {
 
 
 class _GroupedCommand(click.Command):
-    """A command whose help shows its options in groups."""
+    """A command whose help shows its options in groups, and which has no use for idle ones."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        rest = super().parse_args(ctx, args)
+        if not ctx.resilient_parsing:
+            idle_options.refuse(ctx)
+        return rest
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, options in GROUPS.items():
@@ -44,13 +51,17 @@ def _serve(**given: Any) -> None:
     Prints `listening on http://HOST:PORT` once it is ready.
     """
     try:
-        died = uvloop.run(_until_stopped(options_of(given)))
+        options = options_of(given)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    try:
+        died_of = uvloop.run(_until_stopped(options))
     except OSError as error:
         raise click.ClickException(error.strerror or str(error)) from error
     except ValueError as error:
         raise click.ClickException(str(error)) from error
-    if died:
-        raise click.ClickException("the engine died, as --die-at-step asked for")
+    if died_of:
+        raise click.ClickException(f"the engine died: {died_of}")
 
 
 serve_command = _GroupedCommand(
@@ -74,7 +85,7 @@ def options_of(given: dict[str, Any]) -> SimulatorOptions:
         engine=EngineOptions(**engine),
         timing=timing,
         faults=Faults(**_taken(given, list(Faults.__struct_fields__))),
-        kv_events=KVEventsConfig() if kv_events is None else KVEventsConfig.parse(kv_events),
+        kv_events=kv_events or KVEventsConfig(),
         kv_events_hashes="int" if int_hashes else "bytes",
         **given,
     )
@@ -95,8 +106,8 @@ def _taken(given: dict[str, Any], names: list[str]) -> dict[str, Any]:
     return {name: given.pop(name) for name in names if name in given}
 
 
-async def _until_stopped(options: SimulatorOptions) -> bool:
-    """Serve until a signal comes or the engine dies; return whether it died."""
+async def _until_stopped(options: SimulatorOptions) -> str:
+    """Serve until a signal comes or an engine dies; return what it died of, if it did."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -107,4 +118,4 @@ async def _until_stopped(options: SimulatorOptions) -> bool:
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         for end in ends:
             end.cancel()
-        return simulator.dead.is_set()
+        return simulator.cause_of_death

@@ -7,8 +7,9 @@ from typing import Any, get_args
 
 import click
 
+from epp.simulator import option_types as types
 from epp.simulator.api.catalog import MISSING_PATHS
-from epp.simulator.engine import PROFILES, ClassLimit, EngineOptions
+from epp.simulator.engine import PROFILES, EngineOptions
 from epp.simulator.engine.options import HashAlgorithm, LoraWaiting, PolicyName, PreemptionMode
 from epp.simulator.faults import Faults
 from epp.simulator.kv_events import Encoding
@@ -16,27 +17,6 @@ from epp.simulator.telemetry import LoraInfoMode
 
 _ENGINE = EngineOptions()
 _FAULTS = Faults()
-
-_COUNT = click.IntRange(min=1)
-_NATURAL = click.IntRange(min=0)
-_DURATION = click.FloatRange(min=0)
-_POSITIVE = click.FloatRange(min=0, min_open=True)
-_SHARE = click.FloatRange(min=0, max=1)
-
-
-class _ClassLimitType(click.ParamType[ClassLimit]):
-    """Two numbers with a colon between them."""
-
-    name = "class limit"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> ClassLimit:
-        priority, _, running = str(value).partition(":")
-        try:
-            return ClassLimit(int(priority), int(running))
-        except ValueError:
-            self.fail(f"{value!r} is not of the form PRIORITY:RUNNING", param, ctx)
 
 
 def _option(*names: str, **more: Any) -> click.Option:
@@ -56,26 +36,36 @@ def _engine(*names: str, field: str, **more: Any) -> click.Option:
 
 
 SERVER = [
-    _option("--host", default="127.0.0.1", help="Address to listen on."),
-    _option("--port", default=8000, help="Port to listen on; 0 takes one that is free."),
-    _option("--model", default="simulated", help="Name of the base model."),
+    _option("--host", type=types.TEXT, default="127.0.0.1", help="Address to listen on."),
+    _option(
+        "--port",
+        type=types.PORT,
+        default=8000,
+        help="Port to listen on; 0 takes one that is free.",
+    ),
+    _option("--model", type=types.TEXT, default="simulated", help="Name of the base model."),
     _option(
         "--data-parallel-size",
-        type=_COUNT,
+        type=types.ENGINES,
         default=1,
         help="Engines behind the port, each with all of the options below; a request goes to the"
         " least loaded, or to the one that its header X-data-parallel-rank names.",
     ),
-    _option("--seed", type=_NATURAL, default=0, help="Other seeds, other replies and faults."),
-    _option("--api-key", envvar="VLLM_API_KEY", help="Key that paths under /v1 ask for."),
+    _option("--seed", type=types.NATURAL, default=0, help="Other seeds, other replies and faults."),
+    _option(
+        "--api-key",
+        type=types.TEXT,
+        envvar="VLLM_API_KEY",
+        help="Key that paths under /v1 ask for.",
+    ),
     _option(
         "--max-num-queued-reqs",
-        type=_COUNT,
+        type=types.COUNT,
         help="Requests that may wait for a first seat; others get a 503.  [default: no limit]",
     ),
     _option(
         "--max-num-queued-tokens",
-        type=_COUNT,
+        type=types.COUNT,
         help="Prompt tokens that may wait so; likewise.  [default: no limit]",
     ),
     _switch(
@@ -109,33 +99,33 @@ ENGINE = [
     _engine(
         "--max-num-seqs",
         field="max_num_seqs",
-        type=_COUNT,
+        type=types.COUNT,
         help="Requests that can run at once; others wait.",
     ),
     _engine(
         "--max-num-batched-tokens",
         field="max_num_batched_tokens",
-        type=_COUNT,
+        type=types.COUNT,
         help="Tokens that one step can compute; longer prompts take several.",
     ),
     _engine(
         "--long-prefill-token-threshold",
         field="long_prefill_token_threshold",
-        type=_NATURAL,
+        type=types.NATURAL,
         help="Tokens of one prompt that a step computes where others wait too; 0 is no limit.",
     ),
     _engine(
         "--max-model-len",
         field="max_model_len",
-        type=_COUNT,
+        type=types.COUNT,
         help="Tokens of a prompt and its reply together.",
     ),
-    _engine("--block-size", field="block_size", type=_COUNT, help="Tokens in a cache block."),
+    _engine("--block-size", field="block_size", type=types.COUNT, help="Tokens in a cache block."),
     _engine(
         "--num-gpu-blocks",
         "--num-gpu-blocks-override",
         field="num_gpu_blocks",
-        type=click.IntRange(min=2),
+        type=types.BLOCKS,
         help="Blocks in the cache; one of them is kept back.",
     ),
     _engine(
@@ -151,7 +141,7 @@ ENGINE = [
     _engine(
         "--watermark",
         field="watermark",
-        type=_SHARE,
+        type=types.SHARE,
         help="Share of all blocks that an admission leaves free, unless nothing runs.",
     ),
 ]
@@ -162,37 +152,40 @@ SCHEDULING = [
         of=PolicyName,
         default=_ENGINE.scheduling_policy,
         help="Who goes first: who came first; who has the lowest priority value; the same, made"
-        " more urgent by waiting; or whose reader would suffer most. Under fcfs, priorities are"
-        " ignored.",
+        " more urgent by age; or whose reader would suffer most. Under fcfs, priorities are ignored"
+        " but for --class-limit.",
     ),
     _engine(
         "--priority-preemption/--no-priority-preemption",
         field="priority_preemption",
-        help="Whether a more urgent waiting request may take a less urgent one's seat.",
+        help="Whether a more urgent waiting request may take a less urgent one's seat. One whose"
+        " adapter or class is at its limit sends nobody away, and under qoe each request loses its"
+        " seat that way once at most.",
     ),
     _engine(
         "--ageing-seconds",
         field="ageing_seconds",
-        type=_POSITIVE,
-        help="Under ageing: the wait that is worth one level of priority.",
+        type=types.POSITIVE,
+        help="Under ageing: the age, since the arrival, whether a request waits or runs, that is"
+        " worth one level of priority.",
     ),
     _engine(
         "--qoe-pace",
         field="qoe_pace",
-        type=_POSITIVE,
+        type=types.POSITIVE,
         help="Under qoe: the tokens a second that a reader expects.",
     ),
     _engine(
         "--qoe-first-token-seconds",
         field="qoe_first_token_seconds",
-        type=_DURATION,
+        type=types.DURATION,
         help="Under qoe: when a reader expects the first token.",
     ),
     _option(
         "--class-limit",
         "class_limits",
         metavar="PRIORITY:RUNNING",
-        type=_ClassLimitType(),
+        type=types.CLASS_LIMIT,
         multiple=True,
         help="At most RUNNING requests whose priority value is PRIORITY or more run at once; may be"
         " given repeatedly.",
@@ -206,7 +199,7 @@ SCHEDULING = [
     _engine(
         "--num-cpu-blocks",
         field="num_cpu_blocks",
-        type=_NATURAL,
+        type=types.NATURAL,
         help="Under swap: blocks that the CPU's memory holds.",
     ),
     _engine(
@@ -221,6 +214,7 @@ LORA = [
         "--lora-module",
         "lora_modules",
         metavar="NAME[=PATH]",
+        type=types.TEXT,
         multiple=True,
         help="A LoRA adapter, requested by its name as the model; may be given repeatedly. The path"
         " goes into block hashes; without one it is the name.",
@@ -228,13 +222,14 @@ LORA = [
     _engine(
         "--max-loras",
         field="max_loras",
-        type=_COUNT,
+        type=types.COUNT,
         help="Adapters that one step can compute, and that the accelerator's memory holds.",
     ),
     _option(
         "--max-cpu-loras",
-        type=_COUNT,
-        help="Adapters that the CPU's memory holds."
+        type=types.COUNT,
+        help="Adapters that the CPU's memory holds: the timings bring any onto the accelerator at"
+        " the same cost, unless --lora-fetch-ms says what one costs more that is not among these."
         f"  [default: {_ENGINE.max_cpu_loras}, or --max-loras if that is more]",
     ),
     _choice(
@@ -267,6 +262,7 @@ KV_EVENTS = [
         "--kv-events-config",
         "kv_events",
         metavar="JSON",
+        type=types.KV_EVENTS,
         help="How cache blocks that are stored and removed are published, in vLLM's form:"
         ' {"enable_kv_cache_events": true, "endpoint": "tcp://*:5557",'
         ' "replay_endpoint": "tcp://*:5657", "topic": "", "buffer_steps": 10000}. Rank k of'
@@ -296,6 +292,7 @@ KV_EVENTS = [
     ),
     _option(
         "--hash-seed",
+        type=types.TEXT,
         default=_ENGINE.hash_seed,
         envvar="PYTHONHASHSEED",
         show_envvar=True,
@@ -311,32 +308,33 @@ TIMING = [
         default="a100-7b",
         help="How long a step takes; the options below change parts of it.",
     ),
-    _option("--base-ms", type=_DURATION, help="Milliseconds that any step takes."),
-    _option("--token-us", type=_DURATION, help="Microseconds more for each token in a step."),
-    _option("--seq-ms", type=_DURATION, help="Milliseconds more for each request in a step."),
+    _option("--base-ms", type=types.DURATION, help="Milliseconds that any step takes."),
+    _option("--token-us", type=types.DURATION, help="Microseconds more for each token in a step."),
+    _option("--seq-ms", type=types.DURATION, help="Milliseconds more for each request in a step."),
     _option(
         "--context-token-us",
-        type=_DURATION,
+        type=types.DURATION,
         help="Microseconds more for each token computed before, of the requests in a step.",
     ),
     _option(
         "--lora-load-ms",
-        type=_DURATION,
+        type=types.DURATION,
         help="Milliseconds more for each adapter that a step must load.",
     ),
     _option(
         "--lora-fetch-ms",
-        type=_DURATION,
-        help="Milliseconds more for each of these that was not in the CPU's memory either.",
+        type=types.DURATION,
+        help="Milliseconds more for each of these that was not in the CPU's memory either; the"
+        " named timings, as published, tell no difference.",
     ),
     _option(
         "--swap-block-ms",
-        type=_DURATION,
+        type=types.DURATION,
         help="Milliseconds more for each block copied to or from the CPU's memory.",
     ),
     _option(
         "--time-scale",
-        type=_DURATION,
+        type=types.DURATION,
         default=1.0,
         help="Real time for simulated time: 0.1 is ten times as fast, 0 does not wait at all.",
     ),
@@ -345,31 +343,31 @@ TIMING = [
 FAULTS = [
     _option(
         "--fail-share",
-        type=_SHARE,
+        type=types.SHARE,
         default=_FAULTS.fail_share,
         help="Share of requests that are answered with an error at once.",
     ),
     _option(
         "--fail-status",
-        type=click.IntRange(400, 599),
+        type=types.STATUS,
         default=_FAULTS.fail_status,
         help="Status of these errors.",
     ),
     _option(
         "--hang-share",
-        type=_SHARE,
+        type=types.SHARE,
         default=_FAULTS.hang_share,
         help="Share of requests that are accepted and never answered.",
     ),
     _option(
         "--slow-down",
-        type=_POSITIVE,
+        type=types.FACTOR,
         default=_FAULTS.slow_down,
         help="Factor on the duration of every step.",
     ),
     _option(
         "--die-at-step",
-        type=_COUNT,
+        type=types.COUNT,
         help="Step at whose beginning an engine dies: what is under way fails, and the process"
         " exits with status 1.",
     ),

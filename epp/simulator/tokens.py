@@ -16,7 +16,8 @@ space before each; where it starts and how far it steps comes from a hash of the
 
 import random
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import overload
 
 import xxhash
 
@@ -66,6 +67,38 @@ def spell(token: int) -> bytes:
 
 
 _POOL = random.Random(0).choices(encode(_WORDS), k=_POOL_SIZE)
+_ROUNDS = array("I", _POOL) * 64
+"""The pool many times over: a slice of it is a walk, taken at once."""
+
+
+class _Walk(Sequence[int]):
+    """The tokens at some places of the pool, which begins again at its end."""
+
+    __slots__ = ("_places",)
+
+    def __init__(self, places: range) -> None:
+        self._places = places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __iter__(self) -> Iterator[int]:
+        return (_POOL[place % _POOL_SIZE] for place in self._places)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Walk) and self._places == other._places
+
+    def __hash__(self) -> int:
+        return hash(self._places)
+
+    @overload
+    def __getitem__(self, at: int) -> int: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[int]: ...
+    def __getitem__(self, at: int | slice) -> int | Sequence[int]:
+        if isinstance(at, slice):
+            return _Walk(self._places[at])
+        return _POOL[self._places[at] % _POOL_SIZE]
 
 
 class Reply:
@@ -82,6 +115,16 @@ class Reply:
         """Where the model would stop by itself, in tokens."""
 
     def tokens(self, length: int) -> Sequence[int]:
-        """Return the first `length` tokens."""
-        start, stride = self._start, self._stride
-        return [_POOL[(start + at * stride) % _POOL_SIZE] for at in range(length)]
+        """Return the first `length` tokens, each made when it is looked at."""
+        end = self._start + length * self._stride
+        return _Walk(range(self._start, end, self._stride))
+
+    def text(self, length: int) -> bytes:
+        """Return the text of the first `length` tokens."""
+        said = array("I")
+        place = self._start
+        while len(said) < length:
+            walk = _ROUNDS[place :: self._stride]
+            said += walk
+            place = (place + len(walk) * self._stride) % _POOL_SIZE
+        return said[:length].tobytes()

@@ -9,9 +9,10 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+Integer = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""A number that an engine can take; the real one's are of 64 bits."""
 TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 Prompt = str | list[str | TokenId | list[TokenId]]
-Priority = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class StreamOptions(msgspec.Struct):
@@ -27,7 +28,7 @@ class Body(msgspec.Struct, kw_only=True):
     model: str | None = None
     request_id: str | None = None
     stream: bool | None = False
-    priority: Priority | None = 0
+    priority: Integer | None = 0
     session_id: str | None = None
     cache_salt: str | None = None
     temperature: float | None = None
@@ -36,11 +37,11 @@ class Body(msgspec.Struct, kw_only=True):
 class GenerationBody(Body, kw_only=True):
     """What completions and chats have in common."""
 
-    max_tokens: int | None = None
-    min_tokens: int | None = 0
-    n: int | None = 1
+    max_tokens: Integer | None = None
+    min_tokens: Integer | None = 0
+    n: Integer | None = 1
     stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
+    stop_token_ids: list[Integer] | None = None
     include_stop_str_in_output: bool | None = False
     ignore_eos: bool | None = False
     stream_options: StreamOptions | None = None
@@ -53,7 +54,7 @@ class CompletionBody(GenerationBody, kw_only=True):
     """A completion."""
 
     prompt: Prompt | None = None
-    logprobs: int | None = None
+    logprobs: Integer | None = None
 
 
 class ContentPart(msgspec.Struct):
@@ -78,8 +79,8 @@ class ChatBody(GenerationBody, kw_only=True):
     """A chat completion."""
 
     messages: list[Message]
-    max_completion_tokens: int | None = None
-    top_logprobs: int | None = None
+    max_completion_tokens: Integer | None = None
+    top_logprobs: Integer | None = None
 
 
 class InputItem(msgspec.Struct):
@@ -94,7 +95,7 @@ class ResponsesBody(Body, kw_only=True):
 
     input: str | list[InputItem]
     instructions: str | None = None
-    max_output_tokens: int | None = None
+    max_output_tokens: Integer | None = None
     top_p: float | None = None
     metadata: dict[str, Any] | None = None
 
@@ -104,7 +105,7 @@ class EmbeddingBody(Body, kw_only=True):
 
     input: Prompt
     encoding_format: Literal["float", "base64"] = "float"
-    dimensions: int | None = None
+    dimensions: Integer | None = None
 
 
 class TokenizeBody(msgspec.Struct, kw_only=True):

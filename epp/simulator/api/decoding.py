@@ -8,17 +8,23 @@ the decoder's own words stand in the same place.
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
 
-from epp.simulator.api.errors import APIError, validation
+from epp.simulator.api.errors import APIError, of_parameter, validation
 
 T = TypeVar("T")
 
 _PLACE = re.compile(r" - at `\$(.*)`$")
 _EXPECTED = re.compile(r"^Expected `([a-z]+)[^`]*`, got `([a-z]+)`")
 _MISSING = re.compile(r"^Object missing required field `(.*?)`")
+
+_DEEPEST_ECHO = 100
+"""How deeply what an answer repeats may be nested; to write it takes more stack than to read it."""
+_LONGEST_NUMBER = 1000
+"""How many digits a number in a refusal may have."""
 
 _VALID = "Input should be a valid"
 _COMPLAINTS = {
@@ -50,6 +56,22 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
         raise validation("The body is nested too deeply", "body") from None
 
 
+def check_echo(value: object, name: str) -> None:
+    """Refuse what could be read but not be written into an answer."""
+    level = [value]
+    for _ in range(_DEEPEST_ECHO):
+        level = [inner for outer in level for inner in _inside(outer)]
+        if not level:
+            return
+    raise of_parameter(f"{name} is nested too deeply.", name, _shown(value))
+
+
+def _inside(value: object) -> Any:
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
 def _decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
     try:
         return decoder.decode(body)
@@ -62,7 +84,10 @@ def _decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
 def _invalid(message: str, body: bytes) -> APIError:
     place = _PLACE.search(message)
     steps = re.findall(r"[^.\[\]]+", place[1]) if place else []
-    value = _at(json.loads(body), steps)
+    try:
+        value = _at(json.loads(body, parse_int=_number), steps)
+    except ValueError:  # what comes behind the mistake is no JSON at all
+        return _malformed(body)
     if missing := _MISSING.match(message):
         steps.append(missing[1])
         kind, said = "missing", "Field required"
@@ -77,9 +102,17 @@ def _invalid(message: str, body: bytes) -> APIError:
 
 
 def _at(document: Any, steps: list[str]) -> Any:
-    for step in steps:
-        document = document[int(step) if isinstance(document, list) else step]
+    """Return what is at a place; nothing where a name that is there twice leads elsewhere."""
+    try:
+        for step in steps:
+            document = document[int(step) if isinstance(document, list) else step]
+    except (LookupError, TypeError, ValueError):
+        return None
     return document
+
+
+def _number(digits: str) -> int | str:
+    return int(digits) if len(digits) <= _LONGEST_NUMBER else f"<int of {len(digits)} digits>"
 
 
 def _shown(value: object) -> object:
@@ -93,7 +126,7 @@ def _malformed(body: bytes) -> APIError:
     """Return the refusal of what is no JSON; the standard library knows where it goes wrong."""
     at, reason = len(body), "Invalid JSON"
     try:
-        json.loads(body)
+        json.loads(body, parse_int=_number)
     except json.JSONDecodeError as error:
         at, reason = error.pos, error.msg
     except ValueError:

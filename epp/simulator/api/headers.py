@@ -2,7 +2,8 @@
 Headers: what a request says beside its body.
 
 A header wins over the field of the same meaning. vLLM ignores a data-parallel rank that is no
-number, and so does this.
+number, and so does this. A header may hold any bytes, while ids go into answers and KV events that
+must be UTF-8; what is no UTF-8 in it becomes question marks here, before anybody else sees it.
 """
 
 from collections.abc import Mapping
@@ -27,14 +28,28 @@ class RequestHeaders:
 
 def read(headers: Mapping[str, str]) -> RequestHeaders:
     """Return what the headers of a request say; APIError for a priority that is none."""
-    rank = headers.get("X-data-parallel-rank", "")
     return RequestHeaders(
-        request_id=headers.get("X-Request-Id"),
+        request_id=text(headers, "X-Request-Id"),
         priority=_priority(headers.get("X-Vllm-Priority")),
-        session_id=headers.get("X-Session-ID"),
-        rank=int(rank) if rank.isascii() and rank.isdigit() else None,
+        session_id=text(headers, "X-Session-ID"),
+        rank=_rank(headers.get("X-data-parallel-rank", "")),
         load_format=headers.get("endpoint-load-metrics-format"),
     )
+
+
+def text(headers: Mapping[str, str], name: str) -> str | None:
+    """Return a header as text that can be written again."""
+    given = headers.get(name)
+    return None if given is None else given.encode(errors="replace").decode()
+
+
+def _rank(given: str) -> int | None:
+    if not (given.isascii() and given.isdigit()):
+        return None
+    try:
+        return int(given)
+    except ValueError:  # Python reads no number of more than some thousand digits
+        return None
 
 
 def _priority(given: str | None) -> int | None:

@@ -2,7 +2,8 @@
 Jobs: bodies understood, or refused in vLLM's words.
 
 Unknown fields are ignored and a reply that would exceed the context is cut, both without a word,
-as the real server does.
+as the real server does. What one body asks for is bounded more tightly than there, where choices
+are a matter of memory: here they all enter the engine at once, and meanwhile nobody else is served.
 """
 
 import uuid
@@ -14,7 +15,7 @@ from typing import Any
 from epp.simulator.api import bodies
 from epp.simulator.api.bodies import Body, ChatBody, CompletionBody, GenerationBody
 from epp.simulator.api.catalog import Catalog
-from epp.simulator.api.decoding import decode, decoder_of
+from epp.simulator.api.decoding import check_echo, decode, decoder_of
 from epp.simulator.api.errors import APIError, of_parameter
 from epp.simulator.api.headers import RequestHeaders
 from epp.simulator.api.replies import Choice, Limits, Prompt, choose, limits_of
@@ -23,8 +24,11 @@ from epp.simulator.tokens import encode, encode_chat
 
 _COMPLETION_MAX_TOKENS = 16
 _MAX_LOGPROBS = 20
-_MAX_CHOICES = 16384
+_MAX_CHOICES = 1024
+"""How many replies one request may ask for: vLLM takes 16,384 unless told otherwise."""
 _MAX_DIMENSIONS = 4096
+_MAX_VALUES = 2**18
+"""How many numbers the vectors of one request may have together: a fraction of a second's work."""
 _DIMENSIONS = 64
 _LONGEST_SALT = 1024
 
@@ -114,6 +118,7 @@ class JobReader:
         """Read a response."""
         asked = decode(_RESPONSES, body)
         common = self._common(asked, headers)
+        check_echo(asked.metadata, "metadata")
         turns = [("system", asked.instructions)] if asked.instructions else []
         if isinstance(asked.input, str):
             turns.append(("user", asked.input))
@@ -141,10 +146,15 @@ class JobReader:
             raise of_parameter(
                 f"dimensions must be between 1 and {_MAX_DIMENSIONS}.", "dimensions", dimensions
             )
+        given = prompts(asked.input)
+        _check_count(len(given), 1)
+        if len(given) * dimensions > _MAX_VALUES:
+            most = f"at most {_MAX_VALUES // len(given)} for {len(given)} inputs"
+            raise of_parameter(f"dimensions must be {most}.", "dimensions", dimensions)
         limits = Limits(max_tokens=1)
         return EmbeddingJob(
             **common,
-            choices=[self._choice(prompt, limits, 0) for prompt in prompts(asked.input)],
+            choices=[self._choice(prompt, limits, 0) for prompt in given],
             max_tokens=1,
             base64=asked.encoding_format == "base64",
             dimensions=dimensions,
@@ -178,9 +188,9 @@ class JobReader:
         max_tokens: int | None,
     ) -> Job:
         n = 1 if asked.n is None else asked.n
-        if not 1 <= n <= _MAX_CHOICES:
-            bound = f"at least 1, got {n}." if n < 1 else f"at most {_MAX_CHOICES}, got {n}."
-            raise of_parameter(f"n must be {bound}", "n", n)
+        _check_count(len(given), n)
+        check_echo(asked.kv_transfer_params, "kv_transfer_params")
+        check_echo(asked.ec_transfer_params, "ec_transfer_params")
         limits = limits_of(asked, max_tokens)
         options = asked.stream_options or bodies.StreamOptions()
         return Job(
@@ -229,6 +239,19 @@ def _prompt(prompt: str | list[int] | None) -> Prompt:
     if isinstance(prompt, str):
         return Prompt(encode(prompt), of_text=True)
     return Prompt(array("I", prompt))
+
+
+def _check_count(num_prompts: int, n: int) -> None:
+    """Refuse more replies than one request may have."""
+    if n < 1:
+        raise of_parameter(f"n must be at least 1, got {n}.", "n", n)
+    if n > _MAX_CHOICES:
+        raise of_parameter(f"n must be at most {_MAX_CHOICES}, got {n}.", "n", n)
+    if num_prompts * n > _MAX_CHOICES:
+        asked = f"{num_prompts} prompts with n={n}"
+        raise APIError(
+            f"A request may ask for at most {_MAX_CHOICES} replies, got {asked}.", param="prompt"
+        )
 
 
 def _check_salt(salt: str | None) -> None:

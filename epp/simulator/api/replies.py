@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from epp.simulator.api.bodies import GenerationBody
 from epp.simulator.api.errors import APIError, of_parameter
-from epp.simulator.tokens import BYTES_PER_TOKEN, Reply, spell
+from epp.simulator.tokens import BYTES_PER_TOKEN, VOCABULARY_SIZE, Reply, spell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,20 +106,19 @@ def choose(prompt: Prompt, limits: Limits, *, max_model_len: int, seed: int) -> 
     length = min(wanted, room)
     if length < 1:
         raise of_parameter(f"max_tokens must be at least 1, got {length}.", "max_tokens", length)
-    tokens = reply.tokens(length)
     if limits.stop or limits.stop_token_ids:
-        stop = _stop(tokens, limits)
+        stop = _stop(reply.text(length), limits)
         if stop is not None:
             hidden = stop.tokens * BYTES_PER_TOKEN - stop.shown_bytes
             return Choice(
                 prompt.tokens,
-                tokens[: stop.tokens],
+                reply.tokens(stop.tokens),
                 stops=True,
                 stop_reason=stop.reason,
                 hidden_bytes=hidden,
             )
     stops = limits.max_tokens is None and not limits.ignore_eos and length == wanted
-    return Choice(prompt.tokens, tokens, stops)
+    return Choice(prompt.tokens, reply.tokens(length), stops)
 
 
 def _room(prompt: Prompt, max_model_len: int) -> int:
@@ -139,24 +138,29 @@ def _room(prompt: Prompt, max_model_len: int) -> int:
     return max_model_len - prompt_tokens
 
 
-def _stop(tokens: Sequence[int], limits: Limits) -> _Stop | None:
+def _stop(text: bytes, limits: Limits) -> _Stop | None:
     """Return the first stop; at the same token, one of its id goes before one of its text."""
-    found = [stop for stop in (_stop_token(tokens, limits), _stop_string(tokens, limits)) if stop]
+    found = [stop for stop in (_stop_token(text, limits), _stop_string(text, limits)) if stop]
     return min(found, key=lambda stop: stop.tokens, default=None)
 
 
-def _stop_token(tokens: Sequence[int], limits: Limits) -> _Stop | None:
-    ids = set(limits.stop_token_ids)
-    for at in range(max(0, limits.min_tokens - 1), len(tokens)):
-        if tokens[at] in ids:
-            shown = at + 1 if limits.keep_stop else at
-            return _Stop(at + 1, shown * BYTES_PER_TOKEN, tokens[at])
-    return None
+def _stop_token(text: bytes, limits: Limits) -> _Stop | None:
+    """Return the first stop token."""
+    found = []
+    for token in limits.stop_token_ids:
+        if 0 <= token < VOCABULARY_SIZE:
+            raw, at = spell(token), max(0, limits.min_tokens - 1) * BYTES_PER_TOKEN
+            while (at := text.find(raw, at)) % BYTES_PER_TOKEN and at >= 0:
+                at += 1
+            if at >= 0:
+                end = at + BYTES_PER_TOKEN
+                shown = end if limits.keep_stop else at
+                found.append(_Stop(end // BYTES_PER_TOKEN, shown, token))
+    return min(found, key=lambda stop: stop.tokens, default=None)
 
 
-def _stop_string(tokens: Sequence[int], limits: Limits) -> _Stop | None:
+def _stop_string(text: bytes, limits: Limits) -> _Stop | None:
     """Return the first stop string's end; of several within one token, the one listed first."""
-    text = b"".join(map(spell, tokens))
     earliest = limits.min_tokens * BYTES_PER_TOKEN + 1
     found = []
     for stop in limits.stop:

@@ -55,6 +55,10 @@ class ResidentAdapters:
             self._cpu.popitem(last=False)
         return Loads(loaded, fetched) if loaded else _NONE
 
+    def holds(self, names: Iterable[str]) -> bool:
+        """Whether all of these are on the accelerator."""
+        return all(name in self._accelerator for name in names)
+
     def forget(self, name: str) -> None:
         """Drop an adapter that was unloaded from the server."""
         self._accelerator.pop(name, None)

@@ -66,6 +66,8 @@ class Batch:
     adapters: dict[str, None] = field(default_factory=dict)
     admitted: list[Admission] = field(default_factory=list)
     preempted: list[str] = field(default_factory=list)
+    sent_away: set[str] = field(default_factory=set)
+    """Of the preempted ones, those that made way for a more urgent request."""
     swapped_out: list[str] = field(default_factory=list)
     """Of the preempted ones, those that kept their blocks, in the CPU's memory."""
     swapped_in: list[str] = field(default_factory=list)

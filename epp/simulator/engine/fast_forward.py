@@ -22,11 +22,15 @@ def advance(scheduler: Scheduler, now: float, until: float) -> Stretch | None:
     if not longest or not _admits_nobody(scheduler):
         return None
     running = scheduler.running
+    adapters = dict.fromkeys(one.adapter.name for one in running if one.adapter is not None)
+    if not scheduler.adapters.holds(adapters):
+        return None
     durations = _durations(scheduler, now, until, longest)
     steps = _fitting(scheduler, len(durations))
     if not steps:
         return None
     del durations[steps:]
+    scheduler.adapters.activate(adapters)
     tokens = {}
     for request in running:
         said = request.reply[request.produced : request.produced + steps]
@@ -65,10 +69,7 @@ def _admits_nobody(scheduler: Scheduler) -> bool:
     if len(scheduler.running) >= scheduler.options.max_num_seqs:
         return True
     active = {one.adapter.name for one in scheduler.running if one.adapter is not None}
-    if len(active) < scheduler.options.max_loras or scheduler.options.scheduling_policy in (
-        "ageing",
-        "qoe",
-    ):
+    if len(active) < scheduler.options.max_loras:
         return False
     waiting: Sequence[ActiveRequest] = (
         [next(iter(scheduler.waiting))]

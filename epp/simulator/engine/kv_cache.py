@@ -81,6 +81,11 @@ class KVCache:
         holders = self._holders
         return sum(not holders[block] for block in blocks)
 
+    def held_alone(self, blocks: Sequence[int]) -> int:
+        """How many of one request's blocks nobody else holds: they are free when it leaves."""
+        holders = self._holders
+        return sum(holders[block] == 1 for block in blocks)
+
     def share(self, blocks: Sequence[int]) -> None:
         """Hold blocks that a lookup found."""
         for block in blocks:

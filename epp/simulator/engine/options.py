@@ -66,7 +66,13 @@ class EngineOptions:
     """Whether a waiting request whose adapter exceeds the limit is passed over or holds up all."""
 
     def __post_init__(self) -> None:
-        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "max_loras"):
+        for name in (
+            "max_num_seqs",
+            "max_num_batched_tokens",
+            "max_model_len",
+            "block_size",
+            "max_loras",
+        ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
         for name in ("long_prefill_token_threshold", "num_cpu_blocks", "qoe_first_token_seconds"):
@@ -89,6 +95,8 @@ class EngineOptions:
                 f"max_cpu_loras is {self.max_cpu_loras}; it must be max_loras,"
                 f" {self.max_loras}, or more: the CPU holds what the accelerator holds"
             )
+        if len({limit.priority for limit in self.class_limits}) < len(self.class_limits):
+            raise ValueError("two class limits are about the same priority")
         for limit in self.class_limits:
             if limit.max_running < 1:
                 raise ValueError(

@@ -36,7 +36,7 @@ class SchedulingPolicy(Protocol):
     """Ranks requests, running or waiting."""
 
     dynamic: bool
-    """Whether ranks change while nothing but time passes."""
+    """Whether the order of those who wait changes while nothing but time passes."""
     margin: float
     """By how many levels a waiting request must lead to take a running one's seat."""
     patience: float
@@ -62,7 +62,7 @@ class PriorityPolicy:
 class AgeingPolicy:
     """The priority, less one for each so many seconds since the arrival; so that none starves."""
 
-    dynamic = True
+    dynamic = False
     margin = 0.0
     patience = inf
 
@@ -70,15 +70,15 @@ class AgeingPolicy:
         self._level_seconds = level_seconds
 
     def rank(self, request: ActiveRequest, now: float) -> Rank:
-        """Return the rank by how long the request has been here."""
-        age = now - request.arrival
-        return Rank(request.priority - age / self._level_seconds, request.arrival)
+        """Return the rank by when the request came: the older, the more it has gained."""
+        # Less what all have gained since time 0, so that rounding cannot reorder them in time.
+        return Rank(request.priority + request.arrival / self._level_seconds, request.arrival)
 
 
 class ExperiencePolicy:
     """The priority, less one for each second by which the stream is behind expectation."""
 
-    dynamic = True
+    dynamic = False
     margin = 1.0
     patience = 1.0
 
@@ -87,9 +87,9 @@ class ExperiencePolicy:
         self._first_token_seconds = first_token_seconds
 
     def rank(self, request: ActiveRequest, now: float) -> Rank:
-        """Return the rank by how late the next token would be if it came now."""
+        """Return the rank by when the reader expects the next token."""
         due = request.arrival + self._first_token_seconds + request.produced * self._token_seconds
-        return Rank(request.priority - (now - due), request.arrival)
+        return Rank(request.priority + due, request.arrival)  # likewise
 
 
 def scheduling_policy(options: EngineOptions) -> SchedulingPolicy | None:

@@ -10,7 +10,8 @@ waiting ones are admitted.
 
 The order running, swapped, waiting is strict: in a step that took somebody's blocks away, or could
 not bring everybody back, nobody new is admitted. Without that (`strict_order` off) newcomers with
-small prompts take the blocks that the one outside waits for, again and again. A waiting request
+small prompts take the blocks that the one outside waits for, again and again; and where prompts are
+not reserved whole either, requests may take each other's blocks for ever. A waiting request
 that does not fit holds up those behind it; one whose adapter or class is at its limit is passed
 over and keeps its place.
 
@@ -21,7 +22,6 @@ as does taking a seat for a more urgent request (`priority_preemption`).
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf
-from operator import itemgetter
 
 from epp.simulator.engine.adapters import ResidentAdapters
 from epp.simulator.engine.batch import Admission, Batch
@@ -29,6 +29,7 @@ from epp.simulator.engine.block_tables import BlockTables
 from epp.simulator.engine.kv_cache import KVCache
 from epp.simulator.engine.options import EngineOptions
 from epp.simulator.engine.policies import scheduling_policy
+from epp.simulator.engine.precedence import Precedence
 from epp.simulator.engine.request import ActiveRequest
 from epp.simulator.engine.request_queue import ArrivalQueue, RankedQueue, RequestQueue
 from epp.simulator.engine.timing import StepTiming
@@ -53,7 +54,7 @@ class Scheduler:
         self.deferred = 0
         self.free_cpu_blocks = options.num_cpu_blocks
         self.tables = BlockTables(self.cache, options)
-        self._watermark = int(options.watermark * options.num_gpu_blocks)
+        self.watermark_blocks = int(options.watermark * options.num_gpu_blocks)
 
     def _queue(self) -> RequestQueue:
         self.policy = scheduling_policy(self.options)
@@ -98,11 +99,14 @@ class Scheduler:
         self.swapped.refresh(now)
         limit = self._chunk_limit()
         if self.options.priority_preemption and self.waiting and self.policy is not None:
-            self._make_way(batch, now)
+            Precedence(self, batch, limit, now).apply()
         forced_out = len(batch.preempted)
         self._schedule_running(batch, limit, now)
         short = len(batch.preempted) > forced_out
         strict = self.options.strict_order
+        if short and not strict:
+            # Whoever stands behind one that gave way itself got no tokens, but keeps its adapter.
+            batch.adapters |= {one.adapter.name: None for one in self.running if one.adapter}
         if self.swapped and not short:
             short = not self._swap_in(batch, limit, now)
         if self.waiting and not (short and strict):
@@ -161,7 +165,7 @@ class Scheduler:
             victim = self.running[victim_at]
             if victim_at < at:
                 at -= 1
-            self._preempt(batch, victim_at, now)
+            self.preempt(batch, victim_at, now)
             if victim is request:
                 return False, at
         return True, at
@@ -174,7 +178,7 @@ class Scheduler:
         ranks = [rank(request, now) for request in self.running]
         return ranks.index(max(ranks))
 
-    def _preempt(self, batch: Batch, at: int, now: float) -> None:
+    def preempt(self, batch: Batch, at: int, now: float) -> None:
         """Take the seat of the running request at this position, and its blocks on the device."""
         victim = self.running.pop(at)
         batch.take_back(victim)
@@ -194,67 +198,6 @@ class Scheduler:
             victim.computed = 0
             self.waiting.put_back(victim, now)
 
-    def _make_way(self, batch: Batch, now: float) -> None:
-        """
-        Take seats and blocks from running requests for the sake of more urgent waiting ones.
-
-        Only where that is enough: nobody is sent away for a request that would not fit even then,
-        or whose adapter or class is at its limit.
-        """
-        seats = self.options.max_num_seqs - len(self.running)
-        free = self.cache.free_blocks - self._watermark
-        for request in self._unlimited():
-            needed = self.cache.blocks_for(len(request.tokens))
-            victims = self._victims(request, 1 - seats, needed - free, now)
-            if victims is None:
-                return
-            for victim in victims:
-                before = self.cache.free_blocks
-                victim.forced_out += 1
-                self._preempt(batch, self.running.index(victim), now)
-                seats += 1
-                free += self.cache.free_blocks - before
-            seats -= 1
-            free -= needed
-
-    def _unlimited(self) -> Sequence[ActiveRequest]:
-        """Return the waiting requests that no limit on adapters or classes holds back now."""
-        active = {one.adapter.name for one in self.running if one.adapter is not None}
-        full = len(active) >= self.options.max_loras
-        classes = self._class_room()
-        return [
-            request
-            for request in self.waiting
-            if not (full and request.adapter is not None and request.adapter.name not in active)
-            and not _exceeds(classes, request)
-        ]
-
-    def _victims(
-        self, request: ActiveRequest, seats: int, blocks: int, now: float
-    ) -> Sequence[ActiveRequest] | None:
-        """
-        Return whom a waiting request outranks and needs to send away, the least urgent first.
-
-        `seats` and `blocks` are what it lacks. None where it cannot have them.
-        """
-        policy = self.policy
-        assert policy is not None
-        own = policy.rank(request, now).level
-        victims: list[ActiveRequest] = []
-        if seats > 0 or blocks > 0:
-            ranked = [(policy.rank(one, now), one) for one in self.running]
-            ranked.sort(key=itemgetter(0), reverse=True)
-            for rank, victim in ranked:
-                if not own < rank.level - policy.margin:
-                    break
-                if victim.forced_out < policy.patience:
-                    victims.append(victim)
-                    seats -= 1
-                    blocks -= len(victim.blocks)
-                if seats <= 0 and blocks <= 0:
-                    break
-        return victims if seats <= 0 and blocks <= 0 else None
-
     # Swapped requests
 
     def _swap_in(self, batch: Batch, limit: int, now: float) -> bool:
@@ -263,7 +206,7 @@ class Scheduler:
 
         Those who made way for a more urgent request that is still to be admitted wait for it.
         """
-        first = self._most_urgent_waiting(now)
+        first = self._most_urgent_waiting(batch, now)
         for request in list(self.swapped):
             if self.policy and first < self.policy.rank(request, now).level - self.policy.margin:
                 return True
@@ -285,12 +228,18 @@ class Scheduler:
             self._seat(batch, request, num_tokens)
         return True
 
-    def _most_urgent_waiting(self, now: float) -> float:
+    def _most_urgent_waiting(self, batch: Batch, now: float) -> float:
         """Return the level of the first who could be admitted, for whom swapped ones may wait."""
         if not self.options.priority_preemption or self.policy is None:
             return inf
-        first = next(iter(self._unlimited()), None)
-        return inf if first is None else self.policy.rank(first, now).level
+        classes = self.class_room()
+        for request in self.waiting:
+            if self._exceeds_adapters(batch, request):
+                if self.options.lora_waiting == "stop":
+                    return inf
+            elif not _exceeds(classes, request):
+                return self.policy.rank(request, now).level
+        return inf
 
     # Waiting requests
 
@@ -305,23 +254,26 @@ class Scheduler:
 
     def _candidates(self, batch: Batch) -> Iterator[ActiveRequest]:
         """Yield the waiting requests that may be admitted now, while seats and budget last."""
-        stop = self.options.lora_waiting == "stop"
-        classes = self._class_room()
+        classes = self.class_room()
         for request in self.waiting:
             if batch.budget <= 0 or len(self.running) >= self.options.max_num_seqs:
                 return
-            if request.adapter is not None and self._exceeds_adapters(batch, request):
+            # Whoever has just lost its seat could be back at once, for its first piece may fit.
+            if request.id in batch.sent_away:
+                return
+            if request.id in batch.preempted:
+                continue
+            lacks_adapter = self._exceeds_adapters(batch, request)
+            if lacks_adapter or _exceeds(classes, request):
                 self._defer(request)
-                if stop:
+                if lacks_adapter and self.options.lora_waiting == "stop":
                     return
-            elif _exceeds(classes, request):
-                self._defer(request)
-            else:
-                yield request
-                for least in classes:
-                    classes[least] -= request.priority >= least
+                continue
+            yield request
+            for least in classes:
+                classes[least] -= request.priority >= least
 
-    def _class_room(self) -> dict[int, int]:
+    def class_room(self) -> dict[int, int]:
         """Return how many more of each limited class may run; the swapped ones count as running."""
         return {
             least: most
@@ -347,7 +299,7 @@ class Scheduler:
         reserved = total if self.options.reserve_full_prompt else cached + num_tokens
         lacking = cache.blocks_for(reserved) - len(shared) + cache.free_among(shared)
         if self.running:
-            lacking += self._watermark
+            lacking += self.watermark_blocks
         if lacking > cache.free_blocks:
             return False
         cache.share(shared)

@@ -19,6 +19,7 @@ from epp.simulator.server.simulator import Simulator
 from epp.simulator.server.wire import json_body, json_response
 
 _ABORT = decoder_of(AbortBody)
+_SWITCHES = decoder_of(dict[str, object])
 
 
 class Management:
@@ -93,10 +94,10 @@ class Management:
     async def change_faults(self, request: web.Request) -> web.Response:
         """Set the fault switches that a body names."""
         switch = self._simulator.faults
+        changes = decode(_SWITCHES, await json_body(request))
         try:
-            changes = msgspec.json.decode(await json_body(request), type=dict[str, object])
             switch.now = msgspec.convert(msgspec.to_builtins(switch.now) | changes, Faults)
-        except msgspec.DecodeError as error:
+        except msgspec.ValidationError as error:
             raise validation(str(error)) from error
         return await self.faults(request)
 

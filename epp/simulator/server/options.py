@@ -2,6 +2,7 @@
 Options of one simulated model server.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -9,6 +10,8 @@ from epp.simulator.engine import EngineOptions, StepTiming
 from epp.simulator.faults import Faults
 from epp.simulator.kv_events import Encoding, HashFormat, KVEventsConfig
 from epp.simulator.telemetry import LoraInfoMode
+
+_LAST_PORT = 65535
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +47,16 @@ class SimulatorOptions:
     faults: Faults = field(default_factory=Faults)
 
     def __post_init__(self) -> None:
+        _check_names(self.model, [module.partition("=")[0] for module in self.lora_modules])
+        for text in (self.host, *self.lora_modules, self.engine.hash_seed, self.api_key or ""):
+            _check_text(text)
+        self._check_size()
+        if not 0 <= self.port <= _LAST_PORT:
+            raise ValueError(f"port {self.port}: it must be from 0 to {_LAST_PORT}")
+        if self.kv_events.publishes:
+            self.kv_events.check_ports(self.data_parallel_size)
+
+    def _check_size(self) -> None:
         fits = (self.engine.num_gpu_blocks - 1) * self.engine.block_size
         if self.engine.max_model_len > fits:
             raise ValueError(
@@ -52,3 +65,21 @@ class SimulatorOptions:
             )
         if self.data_parallel_size < 1:
             raise ValueError(f"data_parallel_size {self.data_parallel_size}: at least 1")
+
+
+def _check_names(model: str, adapters: Sequence[str]) -> None:
+    """Raise ValueError where a name stands for nothing, or for two models."""
+    for name, count in Counter([model, *adapters]).items():
+        _check_text(name)
+        if not name:
+            raise ValueError("a model or an adapter without a name cannot be asked for")
+        if count > 1:
+            both = "is also an adapter's" if name == model else "is there more than once"
+            raise ValueError(f"names of models and adapters must differ: {name!r} {both}")
+
+
+def _check_text(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{text!r} is no UTF-8, and nothing could tell of it") from error

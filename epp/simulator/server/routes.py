@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from aiohttp import web
 
-from epp.simulator.api import tokenization
+from epp.simulator.api import headers, tokenization
 from epp.simulator.api.completions import Answer, ChatAnswer
 from epp.simulator.api.errors import APIError
 from epp.simulator.api.responses import ResponsesAnswer
@@ -97,7 +97,7 @@ class _Guard:
 
 
 async def _echo_request_id(request: web.Request, response: web.StreamResponse) -> None:
-    request_id = request.headers.get("X-Request-Id") or uuid.uuid4().hex
+    request_id = headers.text(request.headers, "X-Request-Id") or uuid.uuid4().hex
     response.headers["X-Request-Id"] = request_id
 
 

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import dataclasses
 import itertools
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -67,6 +68,7 @@ class Simulator:
         """One for each data-parallel rank, while it runs."""
         self.dead = asyncio.Event()
         """Set once an engine has died, and with it the server."""
+        self.cause_of_death = ""
         self.server_load = 0
         """How many requests are being answered, where that is tracked."""
         self._publishers: list[KVEventPublisher] = []
@@ -104,6 +106,7 @@ class Simulator:
                         telemetry,
                         time_scale=self.options.time_scale,
                         faults=self.faults,
+                        clock=time.perf_counter,  # uvloop's counts whole milliseconds
                         **publish,
                     )
                 )
@@ -241,12 +244,13 @@ class Simulator:
             publisher.close()
 
     async def _run_engines(self) -> None:
-        """Run all engines; a death that a fault asked for is no error of this program."""
+        """Run all engines; when one dies, the others stop, and the server is dead."""
         try:
             async with asyncio.TaskGroup() as group:
                 for engine in self.engines:
                     group.create_task(engine.run())
-        except* EngineDead:
+        except* EngineDead as deaths:
+            self.cause_of_death = str(deaths.exceptions[0])
             self.dead.set()
 
 

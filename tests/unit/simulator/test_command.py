@@ -78,7 +78,12 @@ def test_the_process_of_an_engine_that_dies_exits_with_an_error():
         pytest.param(["--max-model-len", "999999"], "exceeds the cache", id="too long a context"),
         pytest.param(["--time-scale", "-1"], "--time-scale", id="time that runs backwards"),
         pytest.param(["--host", "192.0.2.1"], "Error", id="an address of another machine"),
-        pytest.param(["--max-loras", "9", "--max-cpu-loras", "2"], "max_cpu_loras", id="adapters"),
+        pytest.param(
+            ["--lora-module", "a", "--lora-fetch-ms", "1", "--max-cpu-loras", "2"],
+            "max_cpu_loras",
+            id="fewer adapters on the CPU than on the accelerator",
+        ),
+        pytest.param(["--model", "a..b", "--host", "a..b"], "idna", id="no host name"),
         pytest.param(["--class-limit", "five"], "PRIORITY:RUNNING", id="no class limit"),
         pytest.param(["--kv-events-config", "{"], "--kv-events-config", id="no JSON"),
         pytest.param(["--fail-share", "2"], "--fail-share", id="more than all"),
@@ -124,9 +129,18 @@ KV = '{"enable_kv_cache_events": true, "endpoint": "tcp://*:5557"}'
         ("--enable-per-request-metrics", {"per_request_metrics": True}),
         ("--enable-server-load-tracking", {"server_load_tracking": True}),
         ("--enable-runtime-lora-updating", {"runtime_lora_updating": True}),
-        ("--lora-info-mode old", {"lora_info": "old"}),
-        ("--kv-events-encoding positional", {"kv_events_encoding": "positional"}),
-        ("--kv-events-byte-hashes", {"kv_events_hashes": "bytes"}),
+        (
+            "--lora-info-mode old --lora-module a",
+            {"lora_info": "old", "lora_modules": ("a",)},
+        ),
+        (
+            f"--kv-events-encoding positional --kv-events-config '{KV}'",
+            {"kv_events_encoding": "positional", "kv_events": KVEventsConfig.parse(KV)},
+        ),
+        (
+            f"--kv-events-byte-hashes --kv-events-config '{KV}'",
+            {"kv_events_hashes": "bytes", "kv_events": KVEventsConfig.parse(KV)},
+        ),
         ("--fail-share .1 --fail-status 503", {"faults": Faults(fail_share=0.1, fail_status=503)}),
         ("--hang-share 1 --slow-down 2", {"faults": Faults(hang_share=1, slow_down=2)}),
         ("--die-at-step 7 --fail-health", {"faults": Faults(die_at_step=7, fail_health=True)}),
@@ -155,10 +169,19 @@ def test_options_of_the_server_are_taken(arguments: str, expected: dict[str, Any
         ("--no-reserve-full-prompt", {"reserve_full_prompt": False}),
         ("--watermark 0.1", {"watermark": 0.1}),
         ("--scheduling-policy ageing", {"scheduling_policy": "ageing"}),
-        ("--priority-preemption", {"priority_preemption": True}),
-        ("--ageing-seconds 3", {"ageing_seconds": 3}),
-        ("--qoe-pace 3", {"qoe_pace": 3}),
-        ("--qoe-first-token-seconds 3", {"qoe_first_token_seconds": 3}),
+        (
+            "--scheduling-policy priority --priority-preemption",
+            {"scheduling_policy": "priority", "priority_preemption": True},
+        ),
+        ("--no-priority-preemption", {}),
+        (
+            "--scheduling-policy ageing --ageing-seconds 3",
+            {"scheduling_policy": "ageing", "ageing_seconds": 3},
+        ),
+        (
+            "--scheduling-policy qoe --qoe-pace 3 --qoe-first-token-seconds 4",
+            {"scheduling_policy": "qoe", "qoe_pace": 3, "qoe_first_token_seconds": 4},
+        ),
         (
             "--class-limit 5:2 --class-limit -3:9",
             {"class_limits": (ClassLimit(5, 2), ClassLimit(-3, 9))},
@@ -168,9 +191,9 @@ def test_options_of_the_server_are_taken(arguments: str, expected: dict[str, Any
             {"preemption_mode": "swap", "num_cpu_blocks": 3},
         ),
         ("--no-strict-order", {"strict_order": False}),
-        ("--max-loras 20", {"max_loras": 20, "max_cpu_loras": 20}),
-        ("--max-cpu-loras 20", {"max_cpu_loras": 20}),
-        ("--lora-waiting stop", {"lora_waiting": "stop"}),
+        ("--lora-module a --max-loras 20", {"max_loras": 20, "max_cpu_loras": 20}),
+        ("--lora-module a --max-cpu-loras 20 --lora-fetch-ms 1", {"max_cpu_loras": 20}),
+        ("--enable-runtime-lora-updating --lora-waiting stop", {"lora_waiting": "stop"}),
     ],
 )
 def test_options_of_the_engine_are_taken(arguments: str, expected: dict[str, Any]):
@@ -186,11 +209,11 @@ def test_options_of_the_engine_are_taken(arguments: str, expected: dict[str, Any
         ("--base-ms 1", StepTiming(base_seconds=0.001)),
         ("--token-us 1 --seq-ms 0", StepTiming(token_seconds=1e-6, sequence_seconds=0)),
         (
-            "--lora-load-ms 1 --lora-fetch-ms 2",
+            "--lora-module a --lora-load-ms 1 --lora-fetch-ms 2",
             StepTiming(lora_load_seconds=0.001, lora_fetch_seconds=0.002),
         ),
         (
-            "--context-token-us 1 --swap-block-ms 1",
+            "--context-token-us 1 --swap-block-ms 1 --preemption-mode swap",
             StepTiming(context_token_seconds=1e-6, swap_block_seconds=0.001),
         ),
         (

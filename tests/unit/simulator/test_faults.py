@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from epp.simulator.engine import StepTiming
 from epp.simulator.faults import Faults, FaultSwitch
 from support.simulated import (
     CAPTURES,
@@ -104,8 +105,17 @@ async def test_faults_are_changed_while_it_runs():
 
 @pytest.mark.parametrize(
     "body",
-    [{"fail_share": 2}, {"fail_status": 200}, {"slow_down": 0}, {"nonsense": 1}, [], b"{"],
-    ids=["share", "status", "factor", "name", "list", "JSON"],
+    [
+        {"fail_share": 2},
+        {"fail_share": 0.5, "hang_share": 0.6},
+        {"fail_status": 200},
+        {"slow_down": 0},
+        {"slow_down": 1e300},
+        {"nonsense": 1},
+        [],
+        b"{",
+    ],
+    ids=["share", "shares", "status", "factor", "large factor", "name", "list", "JSON"],
 )
 async def test_faults_that_are_none_are_refused_and_change_nothing(body: Any):
     async with client() as (_, ask):
@@ -134,6 +144,21 @@ async def test_what_is_under_way_when_the_engine_dies_ends_as_with_vllm():
     assert stream.status == 200
     assert stream.body.decode().endswith(f"\n\n{tail}\n\n")
     assert health.status == 503
+
+
+async def test_an_error_of_its_own_kills_the_engine_in_the_same_way():
+    broken = options(timing=StepTiming(base_seconds="none"), data_parallel_size=2)
+    async with client(broken) as (simulator, ask):
+        whole = await ask(COMPLETIONS, TINY)
+        late = await ask(COMPLETIONS, TINY)
+        health = await ask("/health")
+
+        assert simulator.dead.is_set()
+    body = DEATH.partition("## non-stream\n")[2].partition(" HTTP ")[0]
+    assert (whole.status, whole.body.decode()) == (500, body)
+    assert (late.status, late.body.decode()) == (500, body)
+    assert health.status == 503
+    assert "TypeError in epp.simulator.engine.timing, line " in simulator.cause_of_death
 
 
 @pytest.mark.parametrize("path", [COMPLETIONS, CHAT, RESPONSES])

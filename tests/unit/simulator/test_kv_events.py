@@ -282,6 +282,25 @@ async def test_who_asks_for_what_is_yet_to_come_gets_the_end_alone():
 
 
 @real_time
+async def test_a_message_that_cannot_be_written_is_lost_and_nothing_else(
+    caplog: pytest.LogCaptureFixture,
+):
+    unwritable = BlockStored([b"x" * 32], None, array("I", [7]), 1, None, [None], "secret\udcff")
+    with publisher() as sut:
+        for _ in range(3):
+            sut.publish([unwritable])
+        sut.publish(CLEARED)
+        async with answering(sut), reader(sut, zmq.DEALER) as socket:
+            messages = [await replayed(socket, first) for first in (0, 3, 4)]
+
+    assert [[one[2][-1] for one in answer] for answer in messages] == [[3, 255], [3, 255], [255]]
+    assert sut.failures == 3
+    assert caplog.messages == [
+        "KV events of rank 0: a message is lost for UnicodeEncodeError, after 0 others"
+    ]
+
+
+@real_time
 async def test_a_long_replay_comes_whole_and_lets_others_run():
     turns = 0
 
@@ -359,21 +378,6 @@ def test_a_rank_has_ports_of_its_own():
 
         with pytest.raises(ValueError, match=rf"tcp://\*:{base}: Address already in use"):
             KVEventPublisher(taken, rank=1)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        pytest.param({"endpoint": "tcp://*"}, r"readers of KV events at tcp://\*: ", id="no port"),
-        pytest.param(
-            {"replay_endpoint": "nonsense"}, "replays of KV events at nonsense", id="replay"
-        ),
-        pytest.param({"endpoint": "tcp://host"}, "publish KV events to tcp://host", id="to a host"),
-    ],
-)
-def test_an_endpoint_that_is_none_is_named(settings: dict[str, str], message: str):
-    with pytest.raises(ValueError, match=f"cannot .*{message}"):
-        KVEventPublisher(config(**settings))
 
 
 def test_closing_twice_is_closing_once():

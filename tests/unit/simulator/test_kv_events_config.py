@@ -3,9 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from epp.simulator.kv_events import KVEventsConfig
+from epp.simulator.kv_events import KVEventPublisher, KVEventsConfig
 
 CAPTURES = Path(__file__).with_name("captures")
+ANYWHERE = "tcp://127.0.0.1:*"
 
 
 def test_sources_are_told_as_a_real_server_tells_them():
@@ -53,3 +54,18 @@ def test_events_are_published_where_they_are_enabled(text: str, publishes: bool)
 def test_a_flag_that_cannot_be_read_says_why(text: str, complaint: str):
     with pytest.raises(ValueError, match=f"--kv-events-config: .*{complaint}"):
         KVEventsConfig.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        pytest.param({"endpoint": "tcp://*"}, r"readers of KV events at tcp://\*: ", id="no port"),
+        pytest.param(
+            {"replay_endpoint": "nonsense"}, "replays of KV events at nonsense", id="replay"
+        ),
+        pytest.param({"endpoint": "tcp://host"}, "publish KV events to tcp://host", id="to a host"),
+    ],
+)
+def test_an_endpoint_that_is_none_is_named(settings: dict[str, str], message: str):
+    with pytest.raises(ValueError, match=f"cannot .*{message}"):
+        KVEventPublisher(KVEventsConfig(**({"endpoint": ANYWHERE} | settings)))

@@ -1,80 +1,25 @@
 """The live engine in virtual time: what takes how long, and who is told of what."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from epp.simulator.engine import (
     Adapter,
+    Admission,
     AllBlocksCleared,
+    Batch,
     BlockStored,
     CacheEvent,
-    Engine,
     EngineLoad,
-    EngineOptions,
     EngineRequest,
-    StepTiming,
 )
-from epp.simulator.faults import Faults, FaultSwitch
+from epp.simulator.faults import Faults
 from epp.simulator.inbox import EngineDead, Inbox
 from epp.simulator.live import LiveEngine
-from epp.simulator.passage import Passage
-from epp.simulator.telemetry import Telemetry
-
-TIMING = StepTiming(base_seconds=1, token_seconds=0, sequence_seconds=0, lora_load_seconds=0)
-
-
-class House:
-    """A live engine with all that it needs."""
-
-    def __init__(
-        self, time_scale: float = 1.0, faults: Faults | None = None, **options: Any
-    ) -> None:
-        engine_options = EngineOptions(**options)
-        self.engine = Engine(engine_options, TIMING)
-        self.telemetry = Telemetry("m", engine_options, lora=True)
-        self.faults = FaultSwitch(faults or Faults())
-        self.published: list[CacheEvent] = []
-        self.live = LiveEngine(
-            self.engine,
-            self.telemetry.engines[0],
-            time_scale=time_scale,
-            faults=self.faults,
-            publish=self.published.extend,
-        )
-
-    def submit(self, name: str, inbox: Inbox, index: int = 0, **fields: Any) -> Passage:
-        reply = range(1000, 1000 + fields.pop("reply", 3))
-        prompt = range(fields.pop("prompt", 10))
-        request = EngineRequest(name, prompt, reply, arrival=self.live.now(), **fields)
-        return self.live.submit(request, inbox, index)
-
-    def sample(self, name: str, **labels: str) -> float:
-        families = text_string_to_metric_families(self.telemetry.page().decode())
-        return sum(
-            sample.value
-            for family in families
-            for sample in family.samples
-            if sample.name == name and labels.items() <= sample.labels.items()
-        )
-
-
-@asynccontextmanager
-async def running(house: House) -> AsyncIterator[LiveEngine]:
-    task = asyncio.create_task(house.live.run())
-    try:
-        yield house.live
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
+from support.live_engine import House, now, running
 
 
 async def test_tokens_come_as_each_step_ends():
@@ -201,6 +146,18 @@ async def test_latencies_are_those_that_a_client_sees():
     assert measured == pytest.approx(expected)
 
 
+async def test_latencies_are_measured_by_the_clock_that_was_given():
+    ticks: Iterator[float] = iter([0.0, 0.25, 0.75])
+    house, inbox = House(), Inbox()
+    live = LiveEngine(house.engine, house.telemetry.engines[0], clock=lambda: next(ticks))
+    task = asyncio.create_task(live.run())
+    passage = live.submit(EngineRequest("a", [1, 2], [3]), inbox)
+    await inbox.all()
+    task.cancel()
+
+    assert (passage.arrived, passage.admitted, passage.first_token) == (0.0, 0.25, 0.75)
+
+
 async def test_gauges_show_the_engine_after_its_last_step():
     house = House(max_num_seqs=1)
     async with running(house) as live:
@@ -262,6 +219,24 @@ async def test_an_engine_dies_at_its_step_and_tells_who_waits():
         await task
 
 
+async def test_any_error_kills_an_engine_and_the_cause_is_told_without_what_it_was_about():
+    def fail(_events: Sequence[CacheEvent]) -> None:
+        raise KeyError("a secret")
+
+    house, inbox = House(), Inbox()
+    live = LiveEngine(house.engine, house.telemetry.engines[0], publish=fail)
+    task = asyncio.create_task(live.run())
+    live.submit(EngineRequest("a", [1, 2], [3, 4]), inbox)
+
+    await inbox.next()
+    with pytest.raises(EngineDead):
+        await inbox.next()
+    with pytest.raises(EngineDead):
+        live.submit(EngineRequest("b", [1, 2], [3, 4]), inbox)
+    with pytest.raises(EngineDead, match=f"^KeyError in {__name__}, line [0-9]+$"):
+        await task
+
+
 async def test_a_request_that_is_ended_tells_its_reader():
     house, inbox = House(), Inbox()
     async with running(house) as live:
@@ -304,6 +279,24 @@ async def test_a_preempted_request_does_not_queue_again():
         assert (live.queued_requests, live.queued_tokens) == (0, 0)
     assert sum(passage.preemptions for passage in passages) > 0
     assert house.sample("vllm:num_preemptions_total") > 0
+
+
+async def test_who_is_sent_away_and_admitted_again_in_one_step_runs():
+    house = House()
+    passage = house.submit("a", Inbox(), adapter=Adapter("x"))
+    house.live._note_moves(_step_of(admitted=["a"]), 1)
+
+    house.live._note_moves(_step_of(admitted=["a"], preempted=["a"]), 2)
+
+    adapters = passage._adapters
+    assert (list(adapters.running.names), list(adapters.waiting.names)) == (["x"], [])
+
+
+def _step_of(*, admitted: list[str], preempted: Sequence[str] = ()) -> Batch:
+    batch = Batch(budget=9)
+    batch.admitted += [Admission(name, 10, 0, resumed=False) for name in admitted]
+    batch.preempted += preempted
+    return batch
 
 
 async def test_a_request_that_was_swapped_out_comes_back():

@@ -68,11 +68,13 @@ def test_a_scenario_that_is_wrong_is_refused_with_the_place(text: bytes, message
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        pytest.param(scenario(config={"block_size": 0}), "block_size is 0", id="no block"),
+        pytest.param(scenario(config={"watermark": 1}), "watermark is 1", id="all kept free"),
         pytest.param(scenario(config={"num_blocks": 2}, request={"max_tokens": 99}),
             "exceed",
             id="too big",),
         pytest.param(scenario(request={"prompt": []}), "no room", id="an empty prompt"),
+        pytest.param(scenario(request={"arrive_step": 10**6}), "more than 100,000 steps",
+            id="steps without end",),
     ],
 )  # fmt: skip
 def test_a_scenario_that_cannot_run_is_refused(text: bytes, message: str):

@@ -1,6 +1,9 @@
 import json
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from epp.simulator.replay_command import replay_command
@@ -43,3 +46,35 @@ def test_a_file_that_is_not_there_is_named():
 
     assert result.exit_code == 2
     assert "nowhere.json" in result.output
+
+
+@pytest.mark.parametrize(
+    ("request_field", "complaint"),
+    [
+        ('"max_tokens": 3000000000', "max_tokens"),
+        ('"max_tokens": 2049', "max_tokens 2049; max_model_len leaves room for 2048 at most"),
+        ('"max_tokens": 1, "priority": %s' % ("9" * 5000), "priority"),
+    ],
+    ids=["more than tokens there are", "more than the context", "thousands of digits"],
+)
+def test_numbers_beyond_all_bounds_are_refused(request_field: str, complaint: str):
+    given = f'{{"requests": [{{"id": "a", "prompt": [1], {request_field}}}]}}'
+
+    result = CliRunner().invoke(replay_command, ["-"], input=given)
+
+    assert result.exit_code == 1
+    assert complaint in result.output
+    assert result.output.count("\n") == 1
+
+
+@pytest.mark.parametrize("to", ["stdout", "file"])
+def test_a_trace_that_finds_no_room_is_said_in_a_line(to: str):
+    command = [sys.executable, "-m", "epp.simulator", "replay", str(SCENARIO)]
+    with Path("/dev/full").open("wb") as full:
+        if to == "file":
+            command += ["-o", "/dev/full"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: the trace cannot be written to ")
+    assert done.stderr.count("\n") == 1

@@ -2,7 +2,7 @@
 
 import pytest
 
-from epp.simulator.engine import ClassLimit, StepTiming
+from epp.simulator.engine import ClassLimit, Engine, StepTiming
 from support.engines import check, engine, other_prompt, replies, request, run
 
 TICK = StepTiming(base_seconds=1, token_seconds=0, sequence_seconds=0, lora_load_seconds=0)
@@ -262,3 +262,73 @@ def test_under_qoe_a_request_loses_its_seat_once_at_most():
 
     assert preempted
     assert len(preempted) == len(set(preempted))
+
+
+def preempting(**options: object) -> Engine:
+    return engine(TICK, scheduling_policy="priority", priority_preemption=True, **options)
+
+
+def test_nobody_is_sent_away_for_one_that_stands_behind_a_request_without_an_adapter_slot():
+    sut = preempting(max_num_seqs=2, max_loras=1, lora_waiting="stop")
+    sut.add_request(request("a", other_prompt(1, 10), priority=0, adapter="x", reply=9))
+    sut.add_request(request("batch", other_prompt(2, 10), priority=9, reply=9))
+    sut.step()
+    sut.add_request(request("stopped", other_prompt(3, 10), priority=1, adapter="y"))
+    sut.add_request(request("behind", other_prompt(4, 10), priority=2))
+
+    assert sut.step().preempted == []
+
+
+def test_of_two_urgent_requests_with_new_adapters_one_slot_makes_way_for_one():
+    sut = preempting(max_num_seqs=2, max_loras=1)
+    for at in range(2):
+        sut.add_request(request(f"batch{at}", other_prompt(at, 10), priority=9, reply=9))
+    sut.step()
+    for at, adapter in enumerate("xy"):
+        sut.add_request(request(f"urgent{at}", other_prompt(5 + at, 10), adapter=adapter))
+
+    step = sut.step()
+
+    assert len(step.preempted) == 1
+    assert not set(step.preempted) & set(step.scheduled)
+
+
+def test_nobody_is_sent_away_for_one_that_no_tokens_are_left_for():
+    sut = preempting(max_num_seqs=3, max_num_batched_tokens=16)
+    for at in range(3):
+        sut.add_request(request(f"batch{at}", other_prompt(at, 4), priority=9, reply=30))
+    sut.step()
+    for at in range(3):
+        sut.add_request(request(f"urgent{at}", other_prompt(5 + at, 64)))
+
+    step = sut.step()
+
+    assert len(step.preempted) == 1
+    assert len(sut.running_ids()) == 3
+
+
+def test_equals_under_ageing_do_not_take_turns_by_rounding():
+    sut = engine(
+        TICK, max_num_seqs=1, scheduling_policy="ageing", ageing_seconds=0.3,
+        priority_preemption=True,
+    )  # fmt: skip
+    sut.add_request(request("a", other_prompt(1, 10), reply=90, priority=4, arrival=0.0))
+    sut.add_request(request("b", other_prompt(2, 10), reply=90, priority=0, arrival=4 * 0.3))
+
+    assert sum(len(step.preempted) for step in run(sut)) <= 1
+
+
+def test_without_the_strict_order_too_a_step_has_no_more_adapters_than_slots():
+    sut = engine(
+        TICK, num_gpu_blocks=7, max_loras=1, scheduling_policy="priority", strict_order=False
+    )
+    sut.add_request(request("least", other_prompt(1, 40), reply=20, priority=9, arrival=0))
+    sut.add_request(
+        request("held", other_prompt(2, 40), reply=20, priority=0, adapter="x", arrival=1)
+    )
+    sut.add_request(request("new", other_prompt(3, 4), reply=3, adapter="y", arrival=2))
+    adapters = {"held": "x", "new": "y"}
+
+    for step in run(sut):
+        active = {adapters[name] for name in step.scheduled if name in adapters}
+        assert len(active) <= 1

@@ -2,7 +2,7 @@ from collections.abc import Callable
 
 import pytest
 
-from epp.simulator.engine.policies import AgeingPolicy, PriorityPolicy
+from epp.simulator.engine.policies import PriorityPolicy, Rank
 from epp.simulator.engine.request import ActiveRequest
 from epp.simulator.engine.request_queue import ArrivalQueue, RankedQueue, RequestQueue
 from support.engines import request
@@ -56,12 +56,15 @@ def test_under_priority_who_had_a_seat_stands_where_its_priority_puts_it():
 
 
 def test_ranks_that_change_with_time_are_brought_up_to_date():
-    queue = RankedQueue(AgeingPolicy(10).rank, dynamic=True)
+    def overdue_first(request: ActiveRequest, now: float) -> Rank:
+        return Rank(request.priority if now < request.arrival + 50 else -1, request.arrival)
+
+    queue = RankedQueue(overdue_first, dynamic=True)
     queue.add(active("old", 5, arrival=0), 0)
-    queue.add(active("young", 0, arrival=95), 95)
+    queue.add(active("young", 0, arrival=45), 45)
     before = order(queue)
 
-    queue.refresh(100)
+    queue.refresh(60)
 
     assert (before, order(queue)) == ("youngold", "oldyoung")
 
