@@ -52,6 +52,7 @@ docs-check: install
 
 bench: install  ## Measure the cost of a request through a real Envoy (ARGS=--quick for a short run)
 	$(BIN)/python -m benchmarks $(ARGS)
+	$(BIN)/python -m benchmarks.prefix $(filter --quick,$(ARGS))
 
 bench-simulator: install  ## Measure the simulator: steps in virtual time, and 1,000 live streams
 	$(BIN)/python -m benchmarks.simulator_engine

@@ -124,11 +124,30 @@ def checks(results: Results) -> Iterator[Check]:
             ratio = streamed.picker.own_us / short.picker.own_us
             yield Check("lean: 500 streamed chunks / short request", ratio, "")
     for one in results.pick:
-        if (one.endpoints, one.prompt) == (100, "short"):
-            yield Check("the pick alone at 100 endpoints", one.median_us, "µs", 150.0)
+        yield from _pick_checks(one)
     if results.at_rest is not None:
         name = f"memory at rest with {results.at_rest.endpoints} endpoints"
         yield Check(name, results.at_rest.resident_mb, "MB", 90.0)
+
+
+CHOOSING = ("scorers", "picker", "handler")
+HASHING_TOO = (*CHOOSING, "producers", "pre-request")
+CHOICE_TARGETS = {10: 15.0, 100: 40.0}
+WITH_HASHING_TARGETS = {100: 120.0, 1000: 250.0}
+
+
+def _pick_checks(one: PickResult) -> Iterator[Check]:
+    if (one.endpoints, one.prompt) == (100, "short"):
+        yield Check("the pick alone at 100 endpoints", one.median_us, "µs", 150.0)
+    stages = one.stages_us
+    if one.prompt == "short" and one.endpoints in CHOICE_TARGETS:
+        name = f"scoring and picking among {one.endpoints} endpoints"
+        total = sum(stages.get(stage, 0.0) for stage in CHOOSING)
+        yield Check(name, total, "µs", CHOICE_TARGETS[one.endpoints])
+    if one.prompt == "long" and one.endpoints in WITH_HASHING_TARGETS:
+        name = f"the same with 7,200 tokens hashed, among {one.endpoints}"
+        total = sum(stages.get(stage, 0.0) for stage in HASHING_TOO)
+        yield Check(name, total, "µs", WITH_HASHING_TARGETS[one.endpoints])
 
 
 def _floor_checks(short: ScenarioResult) -> Iterator[Check]:

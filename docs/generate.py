@@ -26,6 +26,7 @@ from epp.framework import (
     EndpointUpdate,
     Extractor,
     Filter,
+    FirstByteObserver,
     Parser,
     Picker,
     PluginInstance,
@@ -33,6 +34,7 @@ from epp.framework import (
     ProfileHandler,
     Registry,
     ResponseCompletionObserver,
+    ResponseHeaderProvider,
     Scorer,
     StateDumper,
     TerminationCause,
@@ -55,6 +57,8 @@ EXTENSION_POINTS: Mapping[type[Any], tuple[str, str]] = {
     Scorer: ("scorer", "score"),
     Picker: ("picker", "pick"),
     PreRequest: ("pre-request", "pre_request"),
+    ResponseHeaderProvider: ("response headers", "response_headers"),
+    FirstByteObserver: ("first-byte observer", "on_first_byte"),
     ResponseCompletionObserver: ("response observer", "on_response_complete"),
     EndpointDiscovery: ("endpoint discovery", "discover"),
     DataSource: ("data source", "poll"),
@@ -143,6 +147,8 @@ def used_metrics() -> CollectorRegistry:
     metrics.scrapes.scraped(one, 0.001, EndpointUpdate(missing=missing, parse_errors=1))
     metrics.watch_pool(lambda: [one], lambda: 0.0)
     metrics.loop_lag_seconds(0.0)
+    metrics.config_reloaded(success=True)
+    metrics.plugin_event("lora-affinity-scorer", "lora-foreign")
     metrics.draining(draining=False)
     return metrics.registry
 

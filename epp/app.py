@@ -7,6 +7,7 @@ refused, running ones finish or meet the drain time-out, everything in the backg
 
 import asyncio
 import contextlib
+import functools
 import gc
 import logging
 import random
@@ -32,12 +33,9 @@ from epp.extproc.grpc_door import GrpcDoor
 from epp.extproc.health import Health
 from epp.framework import (
     ConfigError,
-    DataProducer,
     EndpointRemoved,
     PluginContext,
-    PreRequest,
     Registry,
-    ResponseCompletionObserver,
     StateDumper,
     Synced,
 )
@@ -46,9 +44,8 @@ from epp.observability.logs import RequestLog
 from epp.observability.metrics import Metrics, watch_loop_lag
 from epp.requestcontrol.decisions import RecentDecisions
 from epp.requestcontrol.director import Director
-from epp.requestcontrol.parsers import ParserTable
-from epp.requestcontrol.producers import Producers
-from epp.scheduling.scheduler import Scheduler
+from epp.requestcontrol.policies import Policies
+from epp.requestcontrol.reload import Reloader, scorer_weights
 
 MIN_REFRESH_SECONDS = 0.05
 """As the field has it: 20 scrapes a second tell no more than engines report."""
@@ -76,6 +73,9 @@ class Options:
     refresh_metrics_interval: float = 0.2
     scrape_timeout: float = 1.0
     metrics_staleness_threshold: float = 2.0
+    explain_header: bool = False
+    reload_interval: float = 1.0
+    """How often the configuration file is looked at."""
 
     @property
     def scrape_interval(self) -> float:
@@ -110,17 +110,30 @@ class App:
         self._prometheus = CollectorRegistry()
         ProcessCollector(registry=self._prometheus)
         self.metrics = Metrics(self._prometheus)
-        self.configuration = self._configure(registry or Registry())
+        folder = options.config_file.parent if options.config_file else None
+        self._registry = registry or Registry(folder=folder)
+        self._document = loader.DEFAULT_CONFIG
+        configuration = self._configure()
         self.datastore = Datastore(clock=clock, stale_after=options.metrics_staleness_threshold)
         self.metrics.watch_pool(self.datastore.endpoints, clock)
-        self.decisions = RecentDecisions(
-            weights={
-                profile.name: {scorer.name: weight for scorer, weight in profile.scorers}
-                for profile in self.configuration.profiles
-            },
+        self.decisions = RecentDecisions(weights=scorer_weights(configuration), clock=clock)
+        self.director = Director(
+            endpoints=self.datastore.endpoints,
+            policies=self._policies(configuration),
+            decisions=self.decisions,
+            metrics=self.metrics,
+            log=self._log,
             clock=clock,
+            explains=options.explain_header,
         )
-        self.director = self._direct(clock)
+        self.reloader = Reloader(
+            configuration,
+            load=self._load,
+            build=self._policies,
+            director=self.director,
+            decisions=self.decisions,
+            metrics=self.metrics,
+        )
         self.door = GrpcDoor(self.director, self.metrics, max_body_bytes=options.max_request_bytes)
         self.health = Health()
         self._synced = asyncio.Event()
@@ -128,21 +141,15 @@ class App:
         """Set once the picker can decide with what it should know, and its ports are open."""
         self.ports: Ports | None = None
 
-    def _configure(self, registry: Registry) -> loader.Configuration:
-        options = self._options
-        document = loader.DEFAULT_CONFIG
-        if options.config_file is not None:
+    def _configure(self) -> loader.Configuration:
+        path = self._options.config_file
+        if path is not None:
             try:
-                document = options.config_file.read_bytes()
+                self._document = path.read_bytes()
             except OSError as error:
-                message = f"--config-file: {options.config_file}: {error.strerror}"
+                message = f"--config-file: {path}: {error.strerror}"
                 raise ConfigError(message) from error
-        configuration = loader.load(
-            document,
-            registry,
-            self._context,
-            endpoints_file=str(options.endpoints_file) if options.endpoints_file else None,
-        )
+        configuration = self._load(self._document, None)
         if configuration.discovery is None:
             raise ConfigError(
                 "nothing says where the endpoints are: give --endpoints-file, or configure"
@@ -150,38 +157,38 @@ class App:
             )
         return configuration
 
+    def _load(self, document: bytes, current: loader.Configuration | None) -> loader.Configuration:
+        """Return the configuration of a document, with what it can take over of the current one."""
+        endpoints_file = self._options.endpoints_file
+        return loader.load(
+            document,
+            self._registry,
+            self._context,
+            endpoints_file=str(endpoints_file) if endpoints_file else None,
+            reuse={one.name: one for one in current.plugins} if current else {},
+        )
+
+    def _policies(self, configuration: loader.Configuration) -> Policies:
+        return Policies.from_config(
+            configuration,
+            self.metrics,
+            self._rng,
+            producer_deadline_seconds=self._options.answer_timeout,
+        )
+
     def _context(self, name: str) -> PluginContext:
         return PluginContext(
             name=name,
             clock=time.monotonic,
             random=self._rng,
             logger=logging.getLogger(f"epp.plugin.{name}"),
+            count=functools.partial(self.metrics.plugin_event, name),
         )
 
-    def _direct(self, clock: Any) -> Director:
-        configuration, metrics = self.configuration, self.metrics
-        return Director(
-            endpoints=self.datastore.endpoints,
-            scheduler=Scheduler(configuration, metrics, self._rng),
-            parsers=ParserTable(configuration.parsers, metrics),
-            producers=Producers(
-                configuration.of(DataProducer),
-                metrics,
-                deadline_seconds=self._options.answer_timeout,
-            ),
-            pre_request=[
-                (one.plugin, metrics.plugin("pre-request", one))
-                for one in configuration.of(PreRequest)
-            ],
-            observers=[
-                (one.plugin, metrics.plugin("response-observer", one))
-                for one in configuration.of(ResponseCompletionObserver)
-            ],
-            decisions=self.decisions,
-            metrics=metrics,
-            log=self._log,
-            clock=clock,
-        )
+    @property
+    def configuration(self) -> loader.Configuration:
+        """The configuration in force."""
+        return self.reloader.configuration
 
     @property
     def stopping(self) -> bool:
@@ -213,6 +220,8 @@ class App:
                 ]
                 if collector is not None:
                     tasks.append(group.create_task(collector.run(), name="collector"))
+                if self._options.config_file is not None:
+                    tasks.append(group.create_task(self._reload(), name="reload"))
                 await self._stop.wait()
                 await self._drain(server)
                 for task in tasks:
@@ -252,6 +261,12 @@ class App:
             secure=self._credentials is not None,
         )
         return server
+
+    async def _reload(self) -> None:
+        assert self._options.config_file is not None  # else nothing would change
+        await self.reloader.run(
+            self._options.config_file, self._document, interval=self._options.reload_interval
+        )
 
     async def _discover(self) -> None:
         assert self.configuration.discovery is not None  # checked in _configure

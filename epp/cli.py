@@ -7,88 +7,20 @@ Commands import what they need when they run, so that `--help` is quick.
 
 import asyncio
 import os
-import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from epp import __version__
+from epp.commands.flags import Duration, Size, Verbosity, option, switch
 
-_DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ms|s|m|h|us|µs|ns)?")
-_SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
-_SIZE = re.compile(r"(\d+)\s*([kKMG]i?)?B?")
-_BYTES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9}
-_BYTES |= {"ki": 2**10, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
+T = TypeVar("T")
 
-
-MAX_SIZE = 1 << 30
-
-
-class Duration(click.ParamType[float]):
-    """A time as Go writes it (`1m30s`, `200ms`), or a number of seconds."""
-
-    name = "duration"
-
-    def __init__(self, least: float = 0.0) -> None:
-        self._least = least
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> float:
-        """Return seconds."""
-        if isinstance(value, int | float):
-            return float(value)
-        parts = _DURATION.findall(value)
-        bare = len(parts) > 1 and any(not unit for _, unit in parts)
-        if not parts or bare or "".join(number + unit for number, unit in parts) != value:
-            self.fail(f"{value!r} is no duration such as 30s, 200ms or 1m30s", param, ctx)
-        seconds = sum(float(number) * _SECONDS[unit or "s"] for number, unit in parts)
-        if seconds < self._least:
-            self.fail(f"{value!r} is too short: at least {self._least:g} s", param, ctx)
-        return seconds
-
-
-class Size(click.ParamType[int]):
-    """A number of bytes, with the suffixes k, M, G, Ki, Mi, Gi."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> int:
-        """Return bytes."""
-        if isinstance(value, int):
-            return value
-        match = _SIZE.fullmatch(value)
-        if match is None:
-            self.fail(f"{value!r} is no size such as 1048576, 10Mi or 25MB", param, ctx)
-        size = int(match[1]) * _BYTES[match[2] or ""]
-        if not 1 <= size <= MAX_SIZE:
-            self.fail(f"{value!r} is not between 1 byte and 1 GiB", param, ctx)
-        return size
-
-
-class Verbosity(click.IntRange):
-    """A number that may follow `-v` directly, with a blank or with `=`."""
-
-    name = "level"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Return the number."""
-        return super().convert(str(value).removeprefix("="), param, ctx)  # type: ignore[arg-type]
-
-
-def _option(*names: str, **settings: Any) -> Callable[[Any], Any]:
-    """An option with its EPP_ variable."""
-    longest = max((name for name in names if name.startswith("-")), key=len).lstrip("-")
-    variable = "EPP_" + longest.upper().replace("-", "_")
-    settings.setdefault("show_default", True)
-    return click.option(*names, envvar=variable, show_envvar=True, **settings)
-
-
-def _switch(name: str, **settings: Any) -> Callable[[Any], Any]:
-    """A boolean as Go's flags are: `--name`, `--name=true`, `--name=false`."""
-    return _option(name, type=bool, is_flag=False, flag_value=True, **settings)
-
+PLAIN_WIDTH = 160
+"""How wide tables are where no terminal sets a limit."""
 
 _PORT = click.IntRange(0, 65535)
 _FILE = click.Path(path_type=Path, dir_okay=False)
@@ -101,52 +33,57 @@ def main() -> None:
 
 
 @main.command()
-@_option("--grpc-port", type=_PORT, default=9002, help="ext_proc port; 0 takes a free one.")
-@_option("--grpc-health-port", type=_PORT, default=9003, help="gRPC health port.")
-@_option("--metrics-port", type=_PORT, default=9090, help="/metrics and the /debug pages.")
-@_option("--bind-address", default="", help="Address to listen on.  [default: all, IPv4 and IPv6]")
-@_option("--config-file", type=_FILE, help="An EndpointPickerConfig in YAML.")
-@_option("--endpoints-file", type=_FILE, help="The endpoints in YAML, re-read when it changes.")
-@_switch("--secure-serving", default=True, help="Serve ext_proc over TLS.")
-@_option(
+@option("--grpc-port", type=_PORT, default=9002, help="ext_proc port; 0 takes a free one.")
+@option("--grpc-health-port", type=_PORT, default=9003, help="gRPC health port.")
+@option("--metrics-port", type=_PORT, default=9090, help="/metrics and the /debug pages.")
+@option("--bind-address", default="", help="Address to listen on.  [default: all, IPv4 and IPv6]")
+@option("--config-file", type=_FILE, help="An EndpointPickerConfig in YAML.")
+@option("--endpoints-file", type=_FILE, help="The endpoints in YAML, re-read when it changes.")
+@switch("--secure-serving", default=True, help="Serve ext_proc over TLS.")
+@option(
     "--cert-path",
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder with tls.crt and tls.key.  [default: a self-signed certificate]",
 )
-@_option(
+@option(
     "--drain-timeout",
     type=Duration(),
     default="30s",
     help="How long running streams may take to finish after SIGTERM.",
 )
-@_option(
+@option(
     "--answer-timeout",
     type=Duration(least=0.001),
     default="1s",
     help="How long a request may wait for data producers; then it is decided without them.",
 )
-@_option(
+@switch(
+    "--explain-header",
+    default=False,
+    help="Answer requests with the header x-epp-explain: 1 by their decision, in that header.",
+)
+@option(
     "--max-request-bytes",
     type=Size(),
     default="64Mi",
     help="Largest request body; beyond it the client gets a 413.",
 )
-@_option(
+@option(
     "--refresh-metrics-interval",
     type=Duration(least=0.001),
     default="200ms",
     help="How often an endpoint is scraped, in pools of up to 20; larger ones stretch it.",
 )
-@_option(
+@option(
     "--scrape-timeout", type=Duration(least=0.001), default="1s", help="Time-out of one scrape."
 )
-@_option(
+@option(
     "--metrics-staleness-threshold",
     type=Duration(least=0.001),
     default="2s",
     help="Age beyond which scraped values are not trusted.",
 )
-@_option(
+@option(
     "-v",
     "--v",
     "verbosity",
@@ -216,12 +153,8 @@ def send(address: str, body: Any, headers: Sequence[str], **flags: Any) -> None:
     """Play Envoy for one request, and print each reply as JSON."""
     from epp.extproc import client
 
-    pairs = [header.partition("=") for header in headers]
-    wrong = [name for name, separator, _ in pairs if not separator or not name]
-    if wrong:
-        raise click.BadParameter(f"{wrong[0]!r} is not of the form K=V", param_hint="--header")
     request = client.PlayedRequest(
-        headers=[(name, value) for name, _, value in pairs],
+        headers=_pairs(headers),
         body=body.read() if body is not None else None,
         path=flags["path"],
         mode=flags["mode"],
@@ -234,6 +167,144 @@ def send(address: str, body: Any, headers: Sequence[str], **flags: Any) -> None:
             click.echo(line)
 
     _run(play)
+
+
+@main.group()
+def config() -> None:
+    """Check a configuration, or show what it stands for."""
+
+
+@config.command("check")
+@click.argument("file")
+def config_check(file: str) -> None:
+    """Load FILE ("-" is standard input) as `serve` would, and say what is wrong with it."""
+    from epp.commands import config as command
+
+    click.echo(_told(lambda: command.check(file)))
+
+
+@config.command("show")
+@click.argument("file", required=False)
+def config_show(file: str | None) -> None:
+    """Print FILE, or the built-in configuration, as YAML with all defaults filled in."""
+    from epp.commands import config as command
+
+    click.echo(_told(lambda: command.show(file)), nl=False)
+
+
+@main.command()
+@click.argument("plugin_type", metavar="[TYPE]", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+def plugins(plugin_type: str | None, as_json: bool) -> None:  # noqa: FBT001
+    """List the plugin types with their parameters and defaults, or tell all about one."""
+    from epp.commands import plugins as command
+
+    found = _told(lambda: command.listed(plugin_type))
+    _show(found, lambda: command.table(found), as_json=as_json)
+
+
+@main.command()
+@click.option(
+    "--config", "config_file", type=_FILE, help="The configuration; else the built-in one."
+)
+@click.option("--state", "state_file", type=_FILE, required=True, help="The pool, written down.")
+@click.option("--request", "request_file", type=_FILE, help="A request's JSON body.")
+@click.option("--header", "headers", multiple=True, metavar="K=V", help="A header; repeatable.")
+@click.option(
+    "--draws",
+    type=click.IntRange(1, 100_000),
+    default=100,
+    show_default=True,
+    help="How often to pick: pickers are random, some only among equals.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of what is random.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+def schedule(
+    config_file: Path | None,
+    state_file: Path,
+    request_file: Path | None,
+    headers: Sequence[str],
+    as_json: bool,  # noqa: FBT001
+    **options: int,
+) -> None:
+    """
+    Say where a request would go, and why, without any traffic.
+
+    \b
+    The state file is YAML:
+      endpoints:
+      - name: a
+        metrics: {waiting: 2, running: 5, kvUsage: 0.4, runningAdapters: [sql], maxAdapters: 4}
+        labels: {tier: large}
+        inFlight: 1
+        served: [{model: sql, prompt: "a prompt that is cached there"}]
+      - name: b
+        metrics: {}
+    """
+    from epp.commands import config as config_command
+    from epp.commands import schedule as command
+
+    def decide() -> dict[str, Any]:
+        state = command.read_state(command.read_file(state_file) or b"")
+        pairs = {name.lower(): value for name, value in _pairs(headers)}
+        raw = command.read_request(command.read_file(request_file), pairs)
+        built = config_command.load(str(config_file) if config_file else None)
+        return command.run(built, state, raw, **options)
+
+    decided = _told(decide)
+    _show(decided, lambda: command.table(decided), as_json=as_json)
+
+
+@main.command()
+@click.argument("request_id", required=False)
+@click.option(
+    "--address",
+    default="127.0.0.1:9090",
+    show_default=True,
+    help="HOST:PORT of the picker's metrics and debug pages.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+def explain(request_id: str | None, address: str, as_json: bool) -> None:  # noqa: FBT001
+    """Say why a request went where it went: the latest one, or the one with REQUEST_ID."""
+    from epp.commands import explain as command
+
+    found = _told(lambda: command.find(command.fetch(address), request_id))
+    _show(found, lambda: command.table(found), as_json=as_json)
+
+
+def _pairs(headers: Sequence[str]) -> list[tuple[str, str]]:
+    """Return headers given as K=V."""
+    pairs = [header.partition("=") for header in headers]
+    wrong = [name for name, separator, _ in pairs if not separator or not name]
+    if wrong:
+        raise click.BadParameter(f"{wrong[0]!r} is not of the form K=V", param_hint="--header")
+    return [(name, value) for name, _, value in pairs]
+
+
+def _told(work: Callable[[], T]) -> T:
+    """Return what a command works out, and turn its expected errors into one line."""
+    from epp.framework import ConfigError
+
+    try:
+        return work()
+    except ConfigError as error:
+        click.echo(f"epp: {error}", err=True)
+        sys.exit(2)
+
+
+def _show(plain: Any, table: Callable[[], Any], *, as_json: bool) -> None:
+    """Print a result as JSON or as a table."""
+    if as_json:
+        import msgspec
+
+        click.echo(msgspec.json.format(msgspec.json.encode(plain), indent=2))
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=PLAIN_WIDTH)
+    console.print(table())
 
 
 def _run(coroutine: Callable[[], Any]) -> None:

@@ -9,14 +9,16 @@ was expected. What the document leaves out is filled in here, in one place, and 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from types import MappingProxyType
 from typing import Any
 
-import msgspec
-import yaml
-
-from epp.config import schema
+from epp.config import document as document_reader
+from epp.config import later, schema
 from epp.framework import (
+    INFLIGHT_LOAD,
     PREFIX_MATCH,
+    PROMPT_TOKENS,
     ConfigError,
     DataProducer,
     DataSource,
@@ -31,6 +33,7 @@ from epp.framework import (
     Registry,
     Scorer,
 )
+from epp.framework.validation import near
 
 DEFAULT_CONFIG = b"""\
 apiVersion: llm-d.ai/v1alpha1
@@ -51,12 +54,10 @@ schedulingProfiles:
 """The field's weights, and LoRA affinity beside them: neutral in a pool without adapters."""
 
 DEFAULT_PARSERS = ("openai-parser", "passthrough-parser")
-DEFAULT_PRODUCERS = {PREFIX_MATCH.name: "approx-prefix-cache-producer"}
-
-_LATER = {
-    "featureGates": "feature gates",
-    "flowControl": "flow control",
-    "saturationDetector": "saturation detection",
+DEFAULT_PRODUCERS = {
+    INFLIGHT_LOAD.name: "inflight-load-producer",
+    PREFIX_MATCH.name: "approx-prefix-cache-producer",
+    PROMPT_TOKENS.name: "token-producer",
 }
 
 
@@ -94,63 +95,17 @@ def load(
     context: Callable[[str], PluginContext] = PluginContext,
     *,
     endpoints_file: str | None = None,
+    reuse: Mapping[str, PluginInstance] = MappingProxyType({}),
 ) -> Configuration:
     """
     Return the configuration that a YAML document describes.
 
     `endpoints_file` stands for a `file-discovery` plugin where the document configures no
-    discovery. Raises ConfigError.
+    discovery. An instance in `reuse`, by its name, is taken over with all that it remembers where
+    the document would make one like it. Raises ConfigError.
     """
-    config = _decode(document)
-    return _Builder(config, registry, context, endpoints_file).build()
-
-
-def _decode(document: bytes) -> schema.EndpointPickerConfig:
-    try:
-        tree = yaml.load(document, _UniqueKeys)
-    except RecursionError as error:
-        raise ConfigError("the configuration is nested too deeply") from error
-    except _YAML_ERRORS as error:
-        message = f"the configuration is not YAML: {_one_line(str(error))}"
-        raise ConfigError(message) from error
-    if not isinstance(tree, dict):
-        message = f"the configuration is {type(tree).__name__}, expected a mapping"
-        raise ConfigError(message)
-    for key, what in _LATER.items():
-        if key in tree:
-            message = f"{key}: this version has no {what} yet; remove the section"
-            raise ConfigError(message)
-    try:
-        config = msgspec.convert(tree, schema.EndpointPickerConfig)
-    except msgspec.ValidationError as error:
-        raise ConfigError(_place(str(error))) from error
-    _check_version(config)
-    return config
-
-
-def _check_version(config: schema.EndpointPickerConfig) -> None:
-    if config.kind != schema.KIND:
-        message = f"kind: {config.kind!r}, expected {schema.KIND!r}"
-        raise ConfigError(message)
-    if config.api_version not in (schema.API_VERSION, *schema.DEPRECATED_API_VERSIONS):
-        message = f"apiVersion: {config.api_version!r}, expected {schema.API_VERSION!r}"
-        raise ConfigError(message)
-
-
-_YAML_ERRORS = (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
-"""PyYAML lets through whatever Python raises over a bad date or number."""
-
-
-class _UniqueKeys(yaml.SafeLoader):
-    """A SafeLoader that refuses a key given twice, instead of dropping the first."""
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> Any:  # noqa: FBT001, FBT002
-        keys = [key.value for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
-        for key in keys:
-            if isinstance(key, str) and keys.count(key) > 1:
-                message = f"the key {key!r} is given twice"
-                raise yaml.constructor.ConstructorError(None, None, message, node.start_mark)
-        return super().construct_mapping(node, deep=deep)
+    builder = _Builder(document_reader.read(document), registry, context, endpoints_file, reuse)
+    return builder.build()
 
 
 class _Builder:
@@ -162,7 +117,9 @@ class _Builder:
         registry: Registry,
         context: Callable[[str], PluginContext],
         endpoints_file: str | None,
+        reuse: Mapping[str, PluginInstance],
     ) -> None:
+        self._reuse = reuse
         self._config = config
         self._registry = registry
         self._context = context
@@ -177,6 +134,7 @@ class _Builder:
         parsers = self._parsers()
         discovery = self._discovery()
         self._add_missing_producers()
+        self._order_producers()
         return Configuration(
             plugins=tuple(self._plugins.values()),
             profiles=profiles,
@@ -208,7 +166,15 @@ class _Builder:
     def _add(
         self, plugin_type: str, name: str, parameters: Mapping[str, Any] | None = None
     ) -> PluginInstance:
-        instance = self._registry.build(plugin_type, name, parameters or {}, self._context)
+        if plugin_type in later.PLUGIN_TYPES:
+            message = (
+                f"plugin type {plugin_type!r}: this version has no"
+                f" {later.PLUGIN_TYPES[plugin_type]} yet; remove the plugin"
+            )
+            raise ConfigError(message)
+        instance = self._registry.build(
+            plugin_type, name, parameters or {}, self._context, reuse=self._reuse.get(name)
+        )
         self._plugins[name] = instance
         return instance
 
@@ -221,7 +187,7 @@ class _Builder:
     def _resolve(self, name: str, kinds: Collection[type[Any]], place: str) -> PluginInstance:
         instance = self._plugins.get(name)
         if instance is None:
-            message = f"{place}: no plugin is named {name!r}; there are {_listed(self._plugins)}"
+            message = f"{place}: no plugin is named {name!r}{near(name, self._plugins)}"
             raise ConfigError(message)
         if not any(isinstance(instance.plugin, kind) for kind in kinds):
             expected = " or ".join(kind.__name__ for kind in kinds)
@@ -334,8 +300,11 @@ class _Builder:
         ]
 
     def _add_missing_producers(self) -> None:
+        """Add producers of what is read and not produced, and of what those read in turn."""
         produced = {one.plugin.produces.name for one in self._all(DataProducer)}
-        for instance in list(self._plugins.values()):
+        reading = list(self._plugins.values())
+        while reading:
+            instance = reading.pop(0)
             for key in getattr(instance.plugin, "consumes", ()):
                 if key.name in produced:
                     continue
@@ -345,7 +314,24 @@ class _Builder:
                     )
                     raise ConfigError(message)
                 produced.add(key.name)
-                self._add_default(DEFAULT_PRODUCERS[key.name])
+                reading.append(self._add_default(DEFAULT_PRODUCERS[key.name]))
+
+    def _order_producers(self) -> None:
+        """Put each producer behind those of what it reads; ConfigError where that is a circle."""
+        makers = {one.plugin.produces.name: one.name for one in self._all(DataProducer)}
+        graph = {
+            one.name: {makers[key.name] for key in getattr(one.plugin, "consumes", ())}
+            for one in self._all(DataProducer)
+        }
+        try:
+            order = list(TopologicalSorter(graph).static_order())
+        except CycleError as error:
+            message = (
+                f"plugins: producers read each other in a circle: {' -> '.join(error.args[1])}"
+            )
+            raise ConfigError(message) from error
+        for name in order:
+            self._plugins[name] = self._plugins.pop(name)
 
     def _all(self, kind: type[Any]) -> list[PluginInstance]:
         return [one for one in self._plugins.values() if isinstance(one.plugin, kind)]
@@ -362,14 +348,3 @@ def _weight(weight: float | None, place: str) -> float:
 
 def _listed(names: Collection[str] | Any) -> str:
     return ", ".join(sorted(names)) or "none"
-
-
-def _place(message: str) -> str:
-    """Turn msgspec's `... - at `$.a[0].b`` into `a[0].b: ...`."""
-    text, separator, path = message.partition(" - at `$")
-    text = text[0].lower() + text[1:]
-    return f"{path.rstrip('`').lstrip('.')}: {text}" if separator and path != "`" else text
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())

@@ -70,6 +70,7 @@ class EndpointPickerConfig(Section):
 
     api_version: str
     kind: str
+    feature_gates: list[str] = msgspec.field(default_factory=list)
     plugins: list[Plugin] = msgspec.field(default_factory=list)
     scheduling_profiles: list[Profile] = msgspec.field(default_factory=list)
     data_layer: DataLayer = msgspec.field(default_factory=DataLayer)

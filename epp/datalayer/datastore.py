@@ -20,9 +20,11 @@ from epp.framework import (
     Endpoint,
     EndpointEvent,
     EndpointId,
+    EndpointLoad,
     EndpointRemoved,
     EndpointUpdate,
     EndpointUpserted,
+    LoadChanges,
 )
 
 # What an update and the metrics have in common.
@@ -33,6 +35,7 @@ _SIGNALS = (
     "running_adapters",
     "waiting_adapters",
     "max_adapters",
+    "base_models",
     "block_size",
     "num_blocks",
 )
@@ -46,6 +49,7 @@ class Datastore:
         self._clock = clock
         self._least_stale_after = stale_after
         self._stale_after = stale_after
+        self._load_changes = LoadChanges()
         self._endpoints: dict[EndpointId, Endpoint] = {}
         self._snapshot: tuple[Endpoint, ...] | None = None
         self._synced = False
@@ -148,7 +152,10 @@ class Datastore:
                 return False
             self._endpoints[event.id] = replace(known, labels=event.labels)
             return True
-        self._endpoints[event.id] = Endpoint(event.id, event.address, event.port, event.labels)
+        load = EndpointLoad(self._load_changes)
+        self._endpoints[event.id] = Endpoint(
+            event.id, event.address, event.port, event.labels, load=load
+        )
         if known is None:
             # Sorted here, where endpoints come, so that a snapshot is a mere copy.
             self._endpoints = dict(sorted(self._endpoints.items()))

@@ -118,6 +118,7 @@ class Exchange:
         self._response: ResponseBody | None = None
         self._restore: tuple[str, str] | None = None
         self._silent = False
+        self._set_on_response: Mapping[str, str] = {}
         self._receivers = {
             "request_headers": self._request_headers,
             "request_body": self._request_body,
@@ -189,6 +190,7 @@ class Exchange:
         """Yield the replies that carry a decision out, in the protocol's order."""
         self._phase = _Phase.DONE
         self._restore = decision.restore_model
+        self._set_on_response = decision.response_headers
         if self._silent:
             return
         if self._awaiting == "request_headers":
@@ -351,7 +353,7 @@ class Exchange:
         )
         if self._response.changes_length:
             remove.append("content-length")
-        self._replies.append(messages.response_headers(remove))
+        self._replies.append(messages.response_headers(remove, self._set_on_response))
         self.finished = message.response_headers.end_of_stream
         shown = self._response_body_mode != messages.NONE and not self.finished
         return ResponseStarted(

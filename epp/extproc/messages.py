@@ -187,14 +187,14 @@ def immediate(error: EPPError) -> bytes:
 # Responses
 
 
-def response_headers(remove_headers: Sequence[str]) -> bytes:
+def response_headers(remove_headers: Sequence[str], set_headers: Mapping[str, str]) -> bytes:
     """
-    Return the reply to response headers: the field's debug marker, and what must not reach a
-    client.
+    Return the reply to response headers: the field's debug marker, what must not reach a client,
+    and what plugins tell it.
     """
-    if not remove_headers:
+    if not remove_headers and not set_headers:
         return _RESPONSE_HEADERS
-    return _RESPONSE_HEADERS + _reply("response_headers", _common({}, remove_headers))
+    return _RESPONSE_HEADERS + _reply("response_headers", _common(set_headers, remove_headers))
 
 
 def _common(set_headers: Mapping[str, str], remove_headers: Iterable[str]) -> pb.CommonResponse:

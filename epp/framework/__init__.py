@@ -5,7 +5,15 @@ Data first (endpoints, requests, attributes, errors), then the protocols of the 
 then the machinery that turns an entry point and its parameters into an instance.
 """
 
-from epp.framework.attributes import PREFIX_MATCH, AttributeKey, Attributes, PrefixMatch
+from epp.framework.attributes import (
+    INFLIGHT_LOAD,
+    PREFIX_MATCH,
+    PROMPT_TOKENS,
+    AttributeKey,
+    Attributes,
+    InFlightLoad,
+    PrefixMatch,
+)
 from epp.framework.datalayer import (
     DataSource,
     EndpointDiscovery,
@@ -22,6 +30,7 @@ from epp.framework.endpoint import (
     EndpointLoad,
     EndpointMetrics,
     EndpointView,
+    LoadChanges,
 )
 from epp.framework.errors import (
     BadRequest,
@@ -40,8 +49,10 @@ from epp.framework.registry import Registry
 from epp.framework.request import FlowKey, InferenceRequest, RawRequest
 from epp.framework.requestcontrol import (
     DataProducer,
+    FirstByteObserver,
     PreRequest,
     ResponseCompletionObserver,
+    ResponseHeaderProvider,
     TerminationCause,
 )
 from epp.framework.requesthandling import ParsedRequest, Parser, Usage
@@ -57,7 +68,9 @@ from epp.framework.scheduling import (
 )
 
 __all__ = [
+    "INFLIGHT_LOAD",
     "PREFIX_MATCH",
+    "PROMPT_TOKENS",
     "AttributeKey",
     "Attributes",
     "BadRequest",
@@ -78,8 +91,11 @@ __all__ = [
     "EndpointView",
     "Extractor",
     "Filter",
+    "FirstByteObserver",
     "FlowKey",
+    "InFlightLoad",
     "InferenceRequest",
+    "LoadChanges",
     "NoEndpoints",
     "ParsedRequest",
     "Parser",
@@ -95,6 +111,7 @@ __all__ = [
     "Registry",
     "Rejected",
     "ResponseCompletionObserver",
+    "ResponseHeaderProvider",
     "Saturated",
     "SchedulingResult",
     "ScoredEndpoint",

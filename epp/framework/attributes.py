@@ -59,14 +59,52 @@ class PrefixMatch(msgspec.Struct, frozen=True):
 
     def blocks_of(self, endpoints: Sequence["Endpoint"]) -> Sequence[int]:
         """Return the matched blocks of these endpoints, which filters may have made fewer."""
-        # Filters keep the order and only remove, so equal lengths mean the same endpoints.
-        if len(endpoints) == len(self.matched_blocks):
-            return self.matched_blocks
-        blocks = {
-            id(one): blocks
-            for one, blocks in zip(self.candidates, self.matched_blocks, strict=False)
-        }
-        return [blocks.get(id(endpoint), 0) for endpoint in endpoints]
+        return of_endpoints(self.matched_blocks, self.candidates, endpoints)
 
 
 PREFIX_MATCH: AttributeKey[PrefixMatch] = AttributeKey("prefix-match")
+
+PROMPT_TOKENS: AttributeKey[int] = AttributeKey("prompt-tokens")
+"""How many tokens the prompt has, or is taken to have."""
+
+
+class InFlightLoad(msgspec.Struct, frozen=True):
+    """
+    What this picker has in flight on each candidate, and what the request itself would add.
+
+    `requests` counts those whose response has not ended, `tokens` the uncached prompt tokens of
+    those whose response has not begun; `uncached_tokens` are the request's own tokens that each
+    candidate would have to compute. All are in the order of `candidates`.
+    """
+
+    requests: Sequence[int]
+    tokens: Sequence[int]
+    uncached_tokens: Sequence[int]
+    prompt_tokens: int
+    candidates: Sequence["Endpoint"] = ()
+
+    def requests_of(self, endpoints: Sequence["Endpoint"]) -> Sequence[int]:
+        """Return the requests in flight on these endpoints, which filters may have made fewer."""
+        return of_endpoints(self.requests, self.candidates, endpoints)
+
+    def tokens_of(self, endpoints: Sequence["Endpoint"]) -> Sequence[int]:
+        """Return the uncached tokens in flight on these endpoints."""
+        return of_endpoints(self.tokens, self.candidates, endpoints)
+
+    def uncached_tokens_of(self, endpoints: Sequence["Endpoint"]) -> Sequence[int]:
+        """Return the request's own tokens that these endpoints would have to compute."""
+        return of_endpoints(self.uncached_tokens, self.candidates, endpoints)
+
+
+INFLIGHT_LOAD: AttributeKey[InFlightLoad] = AttributeKey("inflight-load")
+
+
+def of_endpoints(
+    values: Sequence[int], candidates: Sequence["Endpoint"], endpoints: Sequence["Endpoint"]
+) -> Sequence[int]:
+    """Return the values of these endpoints, of one value for each candidate; 0 for strangers."""
+    # Filters keep the order and only remove, so equal lengths mean the same endpoints.
+    if len(endpoints) == len(values):
+        return values
+    known = {id(one): value for one, value in zip(candidates, values, strict=False)}
+    return [known.get(id(endpoint), 0) for endpoint in endpoints]

@@ -28,6 +28,7 @@ class EndpointUpdate:
     running_adapters: frozenset[str] | None = None
     waiting_adapters: frozenset[str] | None = None
     max_adapters: int | None = None
+    base_models: frozenset[str] | None = None
     block_size: int | None = None
     num_blocks: int | None = None
     missing: frozenset[str] = frozenset()

@@ -16,6 +16,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import overload
 
+KEPT_CHANGES = 1024
+"""Changes of load that are remembered: more than there are requests between two scrapes."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class EndpointId:
@@ -35,8 +38,9 @@ class EndpointMetrics:
 
     `missing` names the signals that the scrape lacked: what stands here of them is older, or 0.
     `kv_usage` is a fraction in [0, 1]; `max_adapters` 0 means unknown; `block_size` is in tokens,
-    and 0, as `num_blocks` 0, means unknown. `updated_at` is the loop time of the scrape in
-    seconds, None before the first; `in_flight_at_update` is our own count of requests at that
+    and 0, as `num_blocks` 0, means unknown. `base_models` are the names of the model that is served
+    without an adapter, as far as the page tells them. `updated_at` is the loop time of the scrape
+    in seconds, None before the first; `in_flight_at_update` is our own count of requests at that
     moment.
     """
 
@@ -46,6 +50,7 @@ class EndpointMetrics:
     running_adapters: frozenset[str] = frozenset()
     waiting_adapters: frozenset[str] = frozenset()
     max_adapters: int = 0
+    base_models: frozenset[str] = frozenset()
     block_size: int = 0
     num_blocks: int = 0
     updated_at: float | None = None
@@ -53,18 +58,61 @@ class EndpointMetrics:
     missing: frozenset[str] = frozenset()
 
 
+class LoadChanges:
+    """
+    Which counts of requests in flight changed, in order: a reader takes in what it has not seen.
+
+    A request changes one count, and a column of a thousand is then brought up to date and not made
+    anew. Only the last changes are kept; a reader that comes later has to start afresh.
+    """
+
+    __slots__ = ("_first", "_loads")
+
+    def __init__(self) -> None:
+        self._first = 0
+        self._loads: list[EndpointLoad] = []
+
+    @property
+    def position(self) -> int:
+        """How many changes there have been."""
+        return self._first + len(self._loads)
+
+    def add(self, load: "EndpointLoad") -> None:
+        """Note a change."""
+        self._loads.append(load)
+        if len(self._loads) >= 2 * KEPT_CHANGES:
+            del self._loads[:KEPT_CHANGES]
+            self._first += KEPT_CHANGES
+
+    def since(self, position: int) -> "Sequence[EndpointLoad] | None":
+        """Return those that changed since a position; None where that is too long ago."""
+        return self._loads[position - self._first :] if position >= self._first else None
+
+
 class EndpointLoad:
     """
     Our own requests on one endpoint: how many are open now.
 
     Kept by the framework alone. It belongs to one life of an endpoint: one that leaves and returns
-    starts with a new count, so that requests of its earlier life can never make it negative.
+    starts with a new count, so that requests of its earlier life can never make it negative. The
+    loads of one pool share the list of their changes.
     """
 
-    __slots__ = ("in_flight",)
+    __slots__ = ("_in_flight", "changes")
 
-    def __init__(self) -> None:
-        self.in_flight = 0
+    def __init__(self, changes: LoadChanges | None = None) -> None:
+        self._in_flight = 0
+        self.changes = LoadChanges() if changes is None else changes
+
+    @property
+    def in_flight(self) -> int:
+        """How many of our requests are open there."""
+        return self._in_flight
+
+    @in_flight.setter
+    def in_flight(self, count: int) -> None:
+        self._in_flight = count
+        self.changes.add(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +154,9 @@ class _Signals:
 
     def __init__(self, rows: tuple[Endpoint, ...]) -> None:
         self._rows = rows
+        self._queue: list[float] = []
+        self._seen = -1
+        """Up to which change of load the queue is; -1 before there is one."""
 
     @cached_property
     def stale(self) -> list[int]:
@@ -127,11 +178,56 @@ class _Signals:
         )
 
     @cached_property
-    def unseen(self) -> list[tuple[int, EndpointLoad]]:
-        """Waiting requests less those of ours that the scrape knew of, with the live count."""
-        return [
-            (one.metrics.waiting - one.metrics.in_flight_at_update, one.load) for one in self._rows
+    def base_models(self) -> frozenset[str]:
+        # Most pools serve one model, so the union is one of few sets that are equal.
+        distinct = {endpoint.metrics.base_models for endpoint in self._rows}
+        return frozenset().union(*distinct)
+
+    def queue(self) -> list[float]:
+        """Return the queues as they are now; the list is the caller's to keep, as it is then."""
+        changes = self._changes
+        changed = changes.since(self._seen) if changes is not None else None
+        if changed is None or self.unknown("waiting"):
+            self._queue = self._whole_queue()
+        elif changed:
+            # Others may still hold the list as it was.
+            queue = self._queue = self._queue.copy()
+            unseen, places = self._unseen, self._places
+            for load in changed:
+                at = places.get(load)
+                if at is not None:
+                    waiting = unseen[at] + load.in_flight
+                    queue[at] = waiting if waiting > 0 else 0
+        if changes is not None:
+            self._seen = changes.position
+        return self._queue
+
+    def _whole_queue(self) -> list[float]:
+        unseen = self._unseen
+        queue: list[float] = [
+            waiting if (waiting := known + one.load.in_flight) > 0 else 0
+            for known, one in zip(unseen, self._rows, strict=True)
         ]
+        queue = self.filled("waiting", queue)
+        for at in self.unknown("waiting"):
+            # Our own come on top of the mean, or a stale endpoint would take a whole burst.
+            queue[at] += self._rows[at].load.in_flight
+        return queue
+
+    @cached_property
+    def _unseen(self) -> list[int]:
+        """Waiting requests less those of ours that the scrape knew of."""
+        return [one.metrics.waiting - one.metrics.in_flight_at_update for one in self._rows]
+
+    @cached_property
+    def _places(self) -> dict[EndpointLoad, int]:
+        return {one.load: at for at, one in enumerate(self._rows)}
+
+    @cached_property
+    def _changes(self) -> LoadChanges | None:
+        """The list of changes that all rows share; None where they do not."""
+        lists = {id(one.load.changes): one.load.changes for one in self._rows}
+        return next(iter(lists.values())) if len(lists) == 1 else None
 
     @cached_property
     def _missing(self) -> list[tuple[int, frozenset[str]]]:
@@ -204,15 +300,7 @@ class EndpointView(Sequence[Endpoint]):
     def queue(self) -> Sequence[float]:
         """Requests waiting at each endpoint, corrected by our own since the last scrape."""
         if self._queue is None:
-            # As Endpoint.queue, without a call for each row.
-            column: list[float] = [
-                queue if (queue := unseen + load.in_flight) > 0 else 0
-                for unseen, load in self._signals.unseen
-            ]
-            self._queue = self._signals.filled("waiting", column)
-            for at in self._signals.unknown("waiting"):
-                # Our own come on top of the mean, or a stale endpoint would take a whole burst.
-                self._queue[at] += self._rows[at].load.in_flight
+            self._queue = self._signals.queue()
         return self._queue
 
     @property
@@ -229,3 +317,8 @@ class EndpointView(Sequence[Endpoint]):
     def reports_adapters(self) -> bool:
         """Whether any endpoint says anything of LoRA adapters."""
         return self._signals.reports_adapters
+
+    @property
+    def base_models(self) -> frozenset[str]:
+        """The names under which endpoints serve the model itself, as far as they tell."""
+        return self._signals.base_models

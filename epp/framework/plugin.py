@@ -20,22 +20,25 @@ class PluginContext:
     What the framework offers a plugin: annotate a constructor parameter with this type to get it.
 
     `clock` returns monotonic seconds; `random` is the one source of randomness; `logger` carries
-    the plugin's name.
+    the plugin's name. `count` counts an event of the plugin, by a name out of a few fixed ones, in
+    the metric `epp_plugin_events_total`.
     """
 
     name: str
     clock: Callable[[], float] = time.monotonic
     random: Random = field(default_factory=Random)
     logger: logging.Logger = field(default_factory=lambda: logging.getLogger("epp.plugin"))
+    count: Callable[[str], None] = field(default=lambda _event: None)
 
 
 @dataclass(frozen=True, slots=True)
 class PluginInstance:
-    """A configured plugin."""
+    """A configured plugin; `parameters` are those given and, where none is, the defaults."""
 
     type: str
     name: str
     plugin: Any
+    parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
 @runtime_checkable

@@ -8,12 +8,15 @@ name is the `type` in the configuration. Only types that are named are loaded.
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from importlib import metadata
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import msgspec
 
 from epp.framework.errors import ConfigError
+from epp.framework.files import PluginFiles, names_a_file
 from epp.framework.plugin import PluginContext, PluginInstance
+from epp.framework.validation import described, near
 
 ENTRY_POINT_GROUP = "epp.plugins"
 
@@ -21,12 +24,19 @@ ENTRY_POINT_GROUP = "epp.plugins"
 class Registry:
     """Finds plugin classes by type and builds them from the parameters of a configuration."""
 
-    def __init__(self, entry_points: Iterable[metadata.EntryPoint] | None = None) -> None:
+    def __init__(
+        self,
+        entry_points: Iterable[metadata.EntryPoint] | None = None,
+        *,
+        folder: Path | None = None,
+    ) -> None:
         """
         Take the entry points given, or those of every installed distribution.
 
-        Raises ConfigError where two distributions claim one type.
+        Types that name a file are looked for in `folder`, or where the process works. Raises
+        ConfigError where two distributions claim one type.
         """
+        self._files = PluginFiles(folder or Path())
         if entry_points is None:
             entry_points = metadata.entry_points(group=ENTRY_POINT_GROUP)
         self._entry_points: dict[str, metadata.EntryPoint] = {}
@@ -46,9 +56,11 @@ class Registry:
 
     def load(self, plugin_type: str) -> type[Any]:
         """Return the class of a type; raise ConfigError where it is unknown or fails to import."""
+        if names_a_file(plugin_type):
+            return self._files.load(plugin_type)
         point = self._entry_points.get(plugin_type)
         if point is None:
-            message = f"unknown plugin type {plugin_type!r}; known are {', '.join(self.types)}"
+            message = f"unknown plugin type {plugin_type!r}{near(plugin_type, self.types)}"
             raise ConfigError(message)
         try:
             loaded: type[Any] = point.load()
@@ -63,9 +75,12 @@ class Registry:
         name: str,
         parameters: Mapping[str, Any],
         context: Callable[[str], PluginContext] = PluginContext,
+        *,
+        reuse: PluginInstance | None = None,
     ) -> PluginInstance:
         """
-        Return a new instance of the type.
+        Return an instance of the type: `reuse` if it is of the same class and parameters, or a new
+        one.
 
         Parameters are in camelCase, strictly checked; ConfigError says which one is wrong, and
         where.
@@ -75,14 +90,21 @@ class Registry:
         try:
             values = msgspec.convert(dict(parameters), schema)
         except msgspec.ValidationError as error:
-            raise ConfigError(_place(str(error))) from error
+            raise ConfigError(described(error, parameters, schema, root="parameters")) from error
+        filled = msgspec.to_builtins(values)
+        if (
+            reuse is not None
+            and type(reuse.plugin) is plugin_class
+            and (reuse.type, reuse.parameters) == (plugin_type, filled)
+        ):
+            return reuse
         arguments = {field: getattr(values, field) for field in schema.__struct_fields__}
         arguments |= {field: context(name) for field in injected}
         try:
             plugin = plugin_class(**arguments)
         except ValueError as error:
             raise ConfigError(str(error)) from error
-        return PluginInstance(plugin_type, name, plugin)
+        return PluginInstance(plugin_type, name, plugin, filled)
 
 
 def parameter_schema(plugin_class: type[Any]) -> tuple[type[msgspec.Struct], list[str]]:
@@ -140,9 +162,3 @@ def _default(value: Any) -> Any:
 def _origin(point: metadata.EntryPoint) -> str:
     distribution = point.dist.name if point.dist else "an unknown distribution"
     return f"{distribution} ({point.value})"
-
-
-def _place(message: str) -> str:
-    """Move msgspec's `at $.x` to the configuration's words."""
-    text = message[0].lower() + message[1:]
-    return text.replace("`$.", "`parameters.").replace("`$`", "`parameters`")

@@ -68,6 +68,32 @@ class PreRequest(Protocol):
 
 
 @runtime_checkable
+class ResponseHeaderProvider(Protocol):
+    """Tells the client something in the headers of its response: a session's token, say."""
+
+    @abstractmethod
+    def response_headers(
+        self, request: InferenceRequest, result: SchedulingResult
+    ) -> Mapping[str, str]:
+        """Return the headers to set on the response, as far as the choice determines them."""
+        ...
+
+
+@runtime_checkable
+class FirstByteObserver(Protocol):
+    """
+    Sees a routed request's response begin, at most once.
+
+    It is the first piece of the body, or the response's head where the gateway shows no body.
+    """
+
+    @abstractmethod
+    def on_first_byte(self, request: InferenceRequest, result: SchedulingResult) -> None:
+        """Take note of it; a request that fails or is cancelled may end without."""
+        ...
+
+
+@runtime_checkable
 class ResponseCompletionObserver(Protocol):
     """Sees the end of each routed request, exactly once, whatever its cause."""
 

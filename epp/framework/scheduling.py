@@ -56,12 +56,14 @@ class ProfileResult(msgspec.Struct, frozen=True):
     """
     What one profile run chose, best first and never empty, and the scores behind it.
 
-    `scores` maps each scorer's name to its unweighted scores, in the order of `candidates`.
+    `scores` maps each scorer's name to its unweighted scores, in the order of `candidates`, which
+    are those that the filters kept; `removed` maps a filter's name to those that it did not.
     """
 
     picked: Sequence[ScoredEndpoint]
     candidates: Sequence[Endpoint]
     scores: Mapping[str, Sequence[float]]
+    removed: Mapping[str, Sequence[Endpoint]] = msgspec.field(default_factory=dict)
 
 
 class SchedulingResult(msgspec.Struct, frozen=True):
@@ -103,7 +105,8 @@ class Scorer(Protocol):
         """
         Return one score an endpoint, in their order, in [0, 1]: 1 is best.
 
-        A scorer with nothing to say gives every endpoint the same score.
+        A scorer with nothing to say gives every endpoint the same score. What was returned must not
+        be changed later; returning the same sequence again, where nothing has changed, is quickest.
         """
         ...
 

@@ -78,6 +78,24 @@ class Metrics:
             "1 while the picker finishes what it has and takes nothing new.",
             registry=registry,
         )
+        self._plugin_events = Counter(
+            "epp_plugin_events",
+            "Events that plugins tell of, such as LoRA reports that differ from what was sent.",
+            ("name", "event"),
+            registry=registry,
+        )
+        self._reloads = Counter(
+            "epp_config_reloads",
+            "Changes of the configuration file that were put in force, and those that were not.",
+            ("result",),
+            registry=registry,
+        )
+        self._config_loaded = Gauge(
+            "epp_config_loaded_timestamp_seconds",
+            "Unix time at which the configuration in force was loaded.",
+            registry=registry,
+        )
+        self._config_loaded.set_to_current_time()
         info = Gauge("epp_info", "Always 1: what runs here.", ("version",), registry=registry)
         info.labels(__version__).set(1)
 
@@ -92,6 +110,16 @@ class Metrics:
     def decision_seconds(self, seconds: float) -> None:
         """Count the time that one routing decision took."""
         self._decision.observe(seconds)
+
+    def plugin_event(self, plugin: str, event: str) -> None:
+        """Count an event that a plugin tells of, by its instance's name."""
+        self._plugin_events.labels(plugin, event).inc()
+
+    def config_reloaded(self, *, success: bool) -> None:
+        """Count a change of the configuration file."""
+        self._reloads.labels("success" if success else "failure").inc()
+        if success:
+            self._config_loaded.set_to_current_time()
 
     def plugin(self, extension_point: str, instance: PluginInstance) -> PluginCall:
         """Return what a plugin is called in, bound once and used for every call."""

@@ -8,6 +8,7 @@ vouches for. It keeps the snapshots of its candidates alive, so the ring is shor
 """
 
 import heapq
+import json
 from collections import deque
 from collections.abc import Callable, Mapping
 
@@ -15,6 +16,9 @@ from epp.framework import Endpoint, ProfileResult, SchedulingResult
 
 MAX_SHOWN_CANDIDATES = 16
 """Of each decision so many candidates are shown, the best ones: a pool may have a thousand."""
+
+MAX_HEADER_CANDIDATES = 4
+"""Of a decision in a header, so that it stays below what gateways take for a header."""
 
 
 class RecentDecisions:
@@ -32,13 +36,19 @@ class RecentDecisions:
         """
         self._weights = weights
         self._clock = clock
-        self._ring: deque[tuple[str, str, SchedulingResult, float]] = deque(maxlen=capacity)
+        self._ring: deque[
+            tuple[str, str, SchedulingResult, float, Mapping[str, Mapping[str, float]]]
+        ] = deque(maxlen=capacity)
         self._recorded = 0
+
+    def weigh(self, weights: Mapping[str, Mapping[str, float]]) -> None:
+        """Take other weights for decisions from now on; those kept so far keep theirs."""
+        self._weights = weights
 
     def record(self, request_id: str, model: str, result: SchedulingResult, at: float) -> None:
         """Keep a decision, made at this time of the clock."""
         self._recorded += 1
-        self._ring.append((request_id, model, result, at))
+        self._ring.append((request_id, model, result, at, self._weights))
 
     def dump(self) -> Mapping[str, object]:
         """
@@ -59,17 +69,39 @@ class RecentDecisions:
                     "destination": result.endpoint.destination,
                     "primary": result.primary,
                     "profiles": {
-                        name: _profile(one, self._weights.get(name, {}))
+                        name: explained(one, weights.get(name, {}), at)
                         for name, one in result.profiles.items()
                     },
                 }
-                for request_id, model, result, at in self._ring
+                for request_id, model, result, at, weights in self._ring
             ],
         }
 
+    def header(self, result: SchedulingResult, at: float) -> str:
+        """Return one decision as a header's value: JSON in ASCII, a few candidates long."""
+        shown = {
+            "primary": result.primary,
+            "profiles": {
+                name: explained(one, self._weights.get(name, {}), at, limit=MAX_HEADER_CANDIDATES)
+                for name, one in result.profiles.items()
+            },
+        }
+        return json.dumps(shown, separators=(",", ":"))
 
-def _profile(result: ProfileResult, weights: Mapping[str, float]) -> dict[str, object]:
-    """What one profile run chose, and the best of what it chose from, best first."""
+
+def explained(
+    result: ProfileResult,
+    weights: Mapping[str, float],
+    at: float,
+    *,
+    limit: int = MAX_SHOWN_CANDIDATES,
+) -> dict[str, object]:
+    """
+    Return what one profile run chose, and the best of what it chose from, best first.
+
+    Each candidate comes with its scores, plain and weighted, and with how old the values were at
+    that time that they were made from; None where there were none.
+    """
     totals = [0.0] * len(result.candidates)
     for name, column in result.scores.items():
         weight = weights.get(name, 1.0)
@@ -77,29 +109,44 @@ def _profile(result: ProfileResult, weights: Mapping[str, float]) -> dict[str, o
     picked = {one.endpoint.id for one in result.picked}
     # What was picked is among those shown, also where a picker draws lots.
     best = heapq.nlargest(
-        MAX_SHOWN_CANDIDATES,
+        limit,
         range(len(totals)),
-        key=lambda at: (result.candidates[at].id in picked, totals[at]),
+        key=lambda place: (result.candidates[place].id in picked, totals[place]),
     )
-    best.sort(key=lambda at: -totals[at])
+    best.sort(key=lambda place: -totals[place])
     return {
         "picked": [str(one.endpoint.id) for one in result.picked],
+        "removed": {
+            name: [str(one.id) for one in gone[:limit]] for name, gone in result.removed.items()
+        },
         "candidate_count": len(result.candidates),
         "candidates": [
             _candidate(
-                result.candidates[at],
-                totals[at],
-                {name: float(column[at]) for name, column in result.scores.items()},
+                result.candidates[place],
+                totals[place],
+                {name: float(column[place]) for name, column in result.scores.items()},
+                weights,
+                at,
             )
-            for at in best
+            for place in best
         ],
     }
 
 
-def _candidate(endpoint: Endpoint, total: float, scores: Mapping[str, float]) -> dict[str, object]:
+def _candidate(
+    endpoint: Endpoint,
+    total: float,
+    scores: Mapping[str, float],
+    weights: Mapping[str, float],
+    at: float,
+) -> dict[str, object]:
+    updated = endpoint.metrics.updated_at
     return {
         "endpoint": str(endpoint.id),
         "destination": endpoint.destination,
         "total": total,
         "scores": scores,
+        "weighted": {name: weights.get(name, 1.0) * score for name, score in scores.items()},
+        "metrics_age_seconds": None if updated is None else at - updated,
+        "stale": endpoint.stale,
     }

@@ -8,34 +8,28 @@ plugins' memory of it) is given back exactly once, in `finish`, whatever ends it
 
 import asyncio
 import contextlib
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from epp.framework import (
-    BadRequest,
     Endpoint,
     EndpointView,
     EPPError,
     InferenceRequest,
-    ParsedRequest,
-    PreRequest,
     RawRequest,
-    ResponseCompletionObserver,
     SchedulingResult,
     TerminationCause,
 )
-from epp.framework.request import DEFAULT_FAIRNESS_ID
 from epp.observability.logs import RequestLog
-from epp.observability.metrics import Metrics, ModelMetrics, PluginCall
+from epp.observability.metrics import Metrics, ModelMetrics
 from epp.requestcontrol import protocol
 from epp.requestcontrol.candidates import locate
 from epp.requestcontrol.decisions import RecentDecisions
-from epp.requestcontrol.parsers import Dialect, ParserTable, path_of
-from epp.requestcontrol.producers import Producers
+from epp.requestcontrol.parsers import Dialect
+from epp.requestcontrol.policies import Hooks, Policies
+from epp.requestcontrol.understanding import Understood, understand
 from epp.requestcontrol.usage import Media, UsageReader
-from epp.scheduling.scheduler import Scheduler
 
 CLIENT_CLOSED_REQUEST = 499
 """NGINX's status for a client that left before it was answered; only metrics show it."""
@@ -50,7 +44,8 @@ class RoutingDecision(msgspec.Struct, frozen=True):
 
     `destination` is one `address:port`, or several with commas, the first being the choice. `body`
     is None where the request's own bytes go on. `restore_model` is the model's name as the model
-    server says it and as the client knows it, where they differ.
+    server says it and as the client knows it, where they differ. `response_headers` are set on the
+    response, if one comes.
     """
 
     destination: str
@@ -58,6 +53,7 @@ class RoutingDecision(msgspec.Struct, frozen=True):
     remove_headers: Sequence[str] = ()
     body: bytes | None = None
     restore_model: tuple[str, str] | None = None
+    response_headers: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 class RoutedRequest(msgspec.Struct):
@@ -72,6 +68,7 @@ class RoutedRequest(msgspec.Struct):
     asked_model: str
     started: float
     decision_seconds: float
+    hooks: Hooks
     reads_response: bool = True
     status: int = 0
     response_bytes: int = 0
@@ -81,15 +78,6 @@ class RoutedRequest(msgspec.Struct):
     finished: bool = False
 
 
-class _Understood(msgspec.Struct, frozen=True):
-    """A raw request with its facts."""
-
-    request: InferenceRequest
-    dialect: Dialect
-    parsed: ParsedRequest
-    asked_model: str
-
-
 class Director:
     """Carries requests through their life; holds nothing of a request after its end."""
 
@@ -97,27 +85,26 @@ class Director:
         self,
         *,
         endpoints: Callable[[], Sequence[Endpoint]],
-        scheduler: Scheduler,
-        parsers: ParserTable,
-        producers: Producers,
-        pre_request: Sequence[tuple[PreRequest, PluginCall]],
-        observers: Sequence[tuple[ResponseCompletionObserver, PluginCall]],
+        policies: Policies,
         decisions: RecentDecisions,
         metrics: Metrics,
         log: RequestLog,
         clock: Callable[[], float],
+        explains: bool = False,
     ) -> None:
+        """`explains` lets clients ask why: a request's x-epp-explain is answered in kind."""
+        self._explains = explains
         self._endpoints = endpoints
-        self._scheduler = scheduler
-        self._parsers = parsers
-        self._producers = producers
-        self._pre_request = pre_request
-        self._observers = observers
+        self._policies = policies
         self._decisions = decisions
         self._metrics = metrics
         self._log = log
         self._clock = clock
         self._view = EndpointView(())
+
+    def use(self, policies: Policies) -> None:
+        """Decide by other policies from the next request on."""
+        self._policies = policies
 
     async def handle_request(self, raw: RawRequest) -> RoutedRequest:
         """
@@ -127,8 +114,9 @@ class Director:
         Suspends only where a data producer waits.
         """
         started = self._clock()
+        policies = self._policies
         try:
-            understood = self._understand(raw)
+            understood = understand(raw, policies.parsers)
         except EPPError as error:
             self.refuse(raw, error)
             raise
@@ -139,9 +127,9 @@ class Director:
         try:
             view = self._view.over(locate(self._endpoints(), raw.subset_hint))
             self._view = view
-            await self._producers.run(request, view)
-            result = self._scheduler.schedule(request, view)
-            decision = self._decide(raw, understood, result)
+            await policies.producers.run(request, view)
+            result = policies.scheduler.schedule(request, view)
+            decision = self._decide(raw, understood, result, policies.hooks)
             refused = None
         except EPPError as error:
             refused = (error.status, error.reason or error.code)
@@ -153,7 +141,7 @@ class Director:
         finally:
             if refused is not None:
                 model_metrics.rejected(*refused)
-        return self._dispatch(understood, result, decision, model_metrics, started)
+        return self._dispatch(understood, result, decision, model_metrics, started, policies.hooks)
 
     def refuse(self, raw: RawRequest, error: EPPError) -> None:
         """Count and log a request that was never understood."""
@@ -161,32 +149,12 @@ class Director:
         request_id = raw.headers.get(protocol.REQUEST_ID, "")
         self._log_refusal(InferenceRequest(request_id, raw.headers), error)
 
-    def _understand(self, raw: RawRequest) -> _Understood:
-        headers = raw.headers
-        path = path_of(headers)
-        dialect = self._parsers.find(path)
-        parsed = ParsedRequest()
-        if raw.body is not None:
-            parsed = dialect.parse(path, headers, raw.body)
-        asked_model = parsed.model or ""
-        model = protocol.first_of(headers, protocol.MODEL_REWRITE) or asked_model
-        if parsed.model is not None and not model:
-            raise BadRequest("model not found in request body")
-        request = InferenceRequest(
-            request_id=headers.get(protocol.REQUEST_ID) or str(uuid.uuid4()),
-            headers=headers,
-            model=model if parsed.model is not None else "",
-            prompt=parsed.prompt,
-            cache_salt=parsed.cache_salt,
-            stream=parsed.stream,
-            max_output_tokens=parsed.max_output_tokens,
-            size_bytes=len(raw.body) if raw.body is not None else 0,
-            fairness_id=protocol.first_of(headers, protocol.FAIRNESS_ID) or DEFAULT_FAIRNESS_ID,
-        )
-        return _Understood(request, dialect, parsed, asked_model)
-
     def _decide(
-        self, raw: RawRequest, understood: _Understood, result: SchedulingResult
+        self,
+        raw: RawRequest,
+        understood: Understood,
+        result: SchedulingResult,
+        hooks: Hooks,
     ) -> RoutingDecision:
         request = understood.request
         body = None
@@ -198,27 +166,32 @@ class Director:
         headers: dict[str, str] = {}
         if protocol.REQUEST_ID not in raw.headers:
             headers[protocol.REQUEST_ID] = request.request_id
-        for plugin, call in self._pre_request:
-            try:
-                with call:
-                    headers.update(plugin.pre_request(request, result))
-            except EPPError:
-                continue
+        for plugin, call in hooks.pre_request:
+            with contextlib.suppress(EPPError), call:
+                headers.update(plugin.pre_request(request, result))
+        on_response: dict[str, str] = {}
+        for provider, call in hooks.response_headers:
+            with contextlib.suppress(EPPError), call:
+                on_response.update(provider.response_headers(request, result))
+        if self._explains and raw.headers.get(protocol.EXPLAIN) == "1":
+            on_response[protocol.EXPLAIN] = self._decisions.header(result, self._clock())
         return RoutingDecision(
             ",".join([one.endpoint.destination for one in result.profiles[result.primary].picked]),
             headers,
             [name for name in raw.headers if name in protocol.STRIPPED_HEADERS],
             body,
             restore,
+            on_response,
         )
 
     def _dispatch(
         self,
-        understood: _Understood,
+        understood: Understood,
         result: SchedulingResult,
         decision: RoutingDecision,
         model_metrics: ModelMetrics,
         started: float,
+        hooks: Hooks,
     ) -> RoutedRequest:
         endpoint = result.endpoint
         endpoint.load.in_flight += 1
@@ -240,6 +213,7 @@ class Director:
             understood.asked_model,
             started,
             seconds,
+            hooks,
             understood.parsed.response_matters,
         )
 
@@ -284,6 +258,9 @@ class Director:
         seconds = self._clock() - routed.started
         routed.first_byte_seconds = seconds
         routed.model_metrics.first_byte(seconds, streaming=routed.media == "events")
+        for plugin, call in routed.hooks.first_byte:
+            with contextlib.suppress(EPPError), call:
+                plugin.on_first_byte(routed.request, routed.result)
 
     def _move(self, routed: RoutedRequest, served: str) -> None:
         """Move the request's place to the endpoint that the gateway says has served it instead."""
@@ -303,7 +280,7 @@ class Director:
         if cause is TerminationCause.COMPLETED and routed.status >= 500:
             cause = TerminationCause.MODEL_SERVER_ERROR
         usage = routed.usage.usage if routed.usage is not None else None
-        for plugin, call in self._observers:
+        for plugin, call in routed.hooks.completion:
             with contextlib.suppress(EPPError), call:
                 plugin.on_response_complete(routed.request, routed.result, cause, usage)
         seconds = self._clock() - routed.started

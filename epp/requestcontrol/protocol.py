@@ -14,6 +14,8 @@ SUBSET_NAMESPACE = "envoy.lb.subset_hint"
 METADATA_NAMESPACE = "envoy.lb"
 DROP_REASON = "x-llm-d-request-dropped-reason"
 REQUEST_ID = "x-request-id"
+EXPLAIN = "x-epp-explain"
+"""1 on a request asks for the decision's scores in the same header of the response."""
 
 OBJECTIVE = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
 FAIRNESS_ID = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")

@@ -11,11 +11,13 @@ from collections.abc import Sequence
 
 from epp.config.loader import BuiltProfile
 from epp.framework import (
+    Endpoint,
     EndpointView,
     EPPError,
     Filter,
     InferenceRequest,
     Picker,
+    PluginInstance,
     ProfileResult,
     Saturated,
     ScoredEndpoint,
@@ -30,13 +32,11 @@ class SchedulerProfile:
 
     def __init__(self, built: BuiltProfile, metrics: Metrics) -> None:
         self.name = built.name
-        self._filters: list[tuple[Filter, PluginCall]] = [
-            (one.plugin, metrics.plugin("filter", one)) for one in built.filters
+        self._filters: list[tuple[Filter, PluginCall, str]] = [
+            (one.plugin, metrics.plugin("filter", one), one.name) for one in built.filters
         ]
-        self._scorers: list[tuple[Scorer, PluginCall, str, float]] = [
-            (one.plugin, metrics.plugin("scorer", one), one.name, weight)
-            for one, weight in built.scorers
-        ]
+        self._scorers = [_Scorer(one, weight, metrics) for one, weight in built.scorers]
+        self._views: dict[str, EndpointView] = {}
         self._picker: Picker = built.picker.plugin
         self._picker_call = metrics.plugin("picker", built.picker)
 
@@ -46,31 +46,45 @@ class SchedulerProfile:
 
         Raises Saturated where the filters keep nothing, PluginFailed where a filter fails.
         """
-        kept = self.keep(request, endpoints)
+        removed: dict[str, Sequence[Endpoint]] = {}
+        kept = self.keep(request, endpoints, removed)
         scores: dict[str, Sequence[float]] = {}
         # What is the same for all changes no choice: only columns that differ cost a pass.
         alike = 0.0
         differing: list[tuple[float, Sequence[float]]] = []
-        for scorer, call, name, weight in self._scorers:
-            column, is_alike = _scores(scorer, call, request, kept)
-            scores[name] = column
+        for scorer in self._scorers:
+            column, is_alike = scorer.scores(request, kept)
+            scores[scorer.name] = column
             if is_alike:
-                alike += weight * column[0]
+                alike += scorer.weight * column[0]
             else:
-                differing.append((weight, column))
+                differing.append((scorer.weight, column))
         scored = ScoredView(kept, _totals(alike, differing, len(kept)))
-        return ProfileResult(self._pick(request, scored), kept, scores)
+        return ProfileResult(self._pick(request, scored), kept, scores, removed)
 
-    def keep(self, request: InferenceRequest, endpoints: EndpointView) -> EndpointView:
-        """Return the endpoints that the filters keep; raises as `run` does."""
-        for plugin, call in self._filters:
+    def keep(
+        self,
+        request: InferenceRequest,
+        endpoints: EndpointView,
+        removed: dict[str, Sequence[Endpoint]],
+    ) -> EndpointView:
+        """Return those that the filters keep, and note the others; raises as `run` does."""
+        for plugin, call, name in self._filters:
             with call:
                 kept = plugin.filter(request, endpoints)
             if not kept:
-                raise Saturated("no endpoint may serve the request: its filters removed all")
+                message = f"no endpoint may serve the request: filter {name} removed all"
+                raise Saturated(message)
             if len(kept) != len(endpoints):
-                endpoints = EndpointView(kept)
+                stay = set(map(id, kept))
+                removed[name] = [one for one in endpoints if id(one) not in stay]
+                endpoints = self._views[name] = self._view(name, kept)
         return endpoints
+
+    def _view(self, name: str, kept: Sequence[Endpoint]) -> EndpointView:
+        """Return what a filter kept as a view; with the columns of the last, if it is the same."""
+        last = self._views.get(name)
+        return EndpointView(kept) if last is None else last.over(kept)
 
     def _pick(self, request: InferenceRequest, scored: ScoredView) -> Sequence[ScoredEndpoint]:
         try:
@@ -100,25 +114,47 @@ def _totals(
     return totals
 
 
-def _scores(
-    scorer: Scorer, call: PluginCall, request: InferenceRequest, endpoints: EndpointView
-) -> tuple[Sequence[float], bool]:
-    """Return the scorer's scores, each in [0, 1], all 0 if it fails; and whether all are alike."""
-    count = len(endpoints)
-    try:
-        with call:
-            scores = scorer.score(request, endpoints)
-            if len(scores) != count:
-                message = f"{len(scores)} scores for {count} endpoints"
-                raise ValueError(message)
-            if scores.count(scores[0]) == count:
-                alike = _clamped(scores[0])
-                return scores if alike == scores[0] else [alike] * count, True
-            # What is no number may hide from min and max, but makes the sum none.
-            if not 0.0 <= min(scores) <= max(scores) <= 1.0 or math.isnan(sum(scores)):
-                scores = [_clamped(score) for score in scores]
-    except EPPError:
-        return [0.0] * count, True
+class _Scorer:
+    """One scorer of a profile, with its weight and what its last scores were found to be."""
+
+    __slots__ = ("_alike", "_call", "_checked", "_plugin", "name", "weight")
+
+    def __init__(self, instance: PluginInstance, weight: float, metrics: Metrics) -> None:
+        self.name = instance.name
+        self.weight = weight
+        self._plugin: Scorer = instance.plugin
+        self._call = metrics.plugin("scorer", instance)
+        self._checked: Sequence[float] | None = None
+        self._alike = False
+
+    def scores(
+        self, request: InferenceRequest, endpoints: EndpointView
+    ) -> tuple[Sequence[float], bool]:
+        """Return the scores, each in [0, 1], all 0 if it fails; and whether all are alike."""
+        count = len(endpoints)
+        try:
+            with self._call:
+                scores = self._plugin.score(request, endpoints)
+                if scores is self._checked and len(scores) == count:
+                    return scores, self._alike
+                if len(scores) != count:
+                    message = f"{len(scores)} scores for {count} endpoints"
+                    raise ValueError(message)
+                self._checked, self._alike = checked = _checked(scores, count)
+        except EPPError:
+            return [0.0] * count, True
+        return checked
+
+
+def _checked(scores: Sequence[float], count: int) -> tuple[Sequence[float], bool]:
+    """Return scores with what is out of range made to fit, and whether all are alike."""
+    first = scores[0]
+    if scores[-1] == first and scores.count(first) == count:
+        alike = _clamped(first)
+        return scores if alike == first else [alike] * count, True
+    # What is no number may hide from min and max, but makes the sum none.
+    if not 0.0 <= min(scores) <= max(scores) <= 1.0 or math.isnan(sum(scores)):
+        scores = [_clamped(score) for score in scores]
     return scores, False
 
 

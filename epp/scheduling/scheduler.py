@@ -54,7 +54,7 @@ class Scheduler:
 
     def _cheap_pick(self, request: InferenceRequest, endpoints: EndpointView) -> SchedulingResult:
         """Return the shortest queue of those the first profile's filters keep, ties at random."""
-        kept = next(iter(self._profiles.values())).keep(request, endpoints)
+        kept = next(iter(self._profiles.values())).keep(request, endpoints, {})
         shortest = min(kept.queue)
         ties = [one for one, queue in zip(kept, kept.queue, strict=True) if queue == shortest]
         profile = ProfileResult([ScoredEndpoint(self._rng.choice(ties), 0.0)], kept, {})

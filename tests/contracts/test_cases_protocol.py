@@ -355,7 +355,7 @@ async def error_headers(data: dict[str, Any]) -> None:
 async def empty_result(data: dict[str, Any]) -> None:
     # The field fails such a request; here a picker that picks nothing is answered for.
     core = Core([{}])
-    profile = core.app.director._scheduler._profiles["default"]
+    profile = core.app.director._policies.scheduler._profiles["default"]
     profile._picker = type("Nothing", (), {"pick": lambda *_: []})()
 
     assert await core.pick() == "192.168.1.1:8000"
@@ -368,7 +368,7 @@ async def producer_failure(data: dict[str, Any]) -> None:
     def fail(*_: object) -> None:
         raise ValueError("no")
 
-    core.app.director._producers._computing[0][0].produce = fail
+    core.app.director._policies.producers._computing[0][0].produce = fail
 
     assert (await core.pick() is not None) is data["then"]["routed"]
     assert core.total("epp_plugin_errors_total") == 1

@@ -27,7 +27,11 @@ REGISTRY = Registry(
     for point in entry_points(group=ENTRY_POINT_GROUP)
     if point.dist is not None and point.dist.name == "endpoint-picker"
 )
-REQUIRED: dict[str, dict[str, Any]] = {"file-discovery": {"path": "endpoints.yaml"}}
+REQUIRED: dict[str, dict[str, Any]] = {
+    "by-label": {"label": "role", "validValues": ["a"]},
+    "file-discovery": {"path": "endpoints.yaml"},
+    "utilization-filter": {"conditions": [{"metric": "waiting-queue", "maxValue": 5}]},
+}
 KINDS = (
     Filter,
     Scorer,
@@ -54,7 +58,11 @@ def test_it_has_the_verb_of_an_extension_point(plugin_type: str) -> None:
 
 @pytest.mark.parametrize(
     "plugin_type",
-    [one for one in REGISTRY.types if isinstance(build(one), Scorer | Filter | Picker)],
+    [
+        one
+        for one in REGISTRY.types
+        if isinstance(build(one), Scorer | Filter | Picker | ProfileHandler | DataProducer)
+    ],
 )
 def test_it_conforms(plugin_type: str) -> None:
     assert_conforms(lambda: build(plugin_type))

@@ -33,6 +33,7 @@ def modules() -> list[str]:
     )
 
 
+@pytest.mark.timeout(60)
 def test_every_module_imports_alone() -> None:
     # One process for all: each module is imported with none of ours loaded before it.
     program = (

@@ -29,15 +29,17 @@ class Core:
         config: Path | None = None,
         registry: Registry | None = None,
         log: RequestLog | None = None,
-        answer_timeout: float = 1.0,
+        **options: Any,
     ) -> None:
         """
         `pods` are written as the case files write them: name, ip, port, q, kv, run, loras, wloras.
+        Further arguments are fields of the app's options.
         """
-        options = Options(
-            endpoints_file=Path("not-read"), config_file=config, answer_timeout=answer_timeout
+        self.app = App(
+            Options(endpoints_file=Path("not-read"), config_file=config, **options),
+            registry=registry,
+            log=log,
         )
-        self.app = App(options, registry=registry, log=log)
         for at, pod in enumerate(pods):
             self.add(at, pod)
         self.app.datastore.apply(Synced())

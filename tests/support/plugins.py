@@ -41,6 +41,10 @@ def registry() -> Registry:
         "refusing-hooks": RefusingHooks,
         "header-hook": HeaderHook,
         "needy-scorer": NeedyScorer,
+        "facts": Facts,
+        "reads-facts": ReadsFacts,
+        "facts-of-facts": FactsOfFacts,
+        "response-hook": ResponseHook,
     }
     points = [
         EntryPoint(name, f"{__name__}:{one.__name__}", ENTRY_POINT_GROUP)
@@ -173,6 +177,42 @@ class RefusingHooks:
 class HeaderHook:
     def pre_request(self, request: InferenceRequest, result: Any) -> Mapping[str, str]:
         return {"x-picked": result.endpoint.id.name}
+
+
+class ResponseHook:
+    """Tells the client which endpoint was chosen, and counts responses that began."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+
+    def response_headers(self, request: InferenceRequest, result: Any) -> Mapping[str, str]:
+        return {"x-chosen": result.endpoint.id.name}
+
+    def on_first_byte(self, request: InferenceRequest, result: Any) -> None:
+        self.begun += 1
+
+
+FACTS: AttributeKey[int] = AttributeKey("facts")
+MORE: AttributeKey[int] = AttributeKey("more-facts")
+
+
+class Facts:
+    produces = FACTS
+
+    def produce(self, request: InferenceRequest, endpoints: EndpointView) -> int:
+        return 1
+
+
+class ReadsFacts:
+    produces = MORE
+    consumes = (FACTS,)
+
+    def produce(self, request: InferenceRequest, endpoints: EndpointView) -> int:
+        return 1 + (request.attributes.get(FACTS) or 0)
+
+
+class FactsOfFacts(Facts):
+    consumes = (MORE,)
 
 
 class NeedyScorer:

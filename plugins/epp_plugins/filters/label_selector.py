@@ -56,13 +56,17 @@ class LabelSelectorFilter(Filter):
             *(MatchExpression(key, "In", [value]) for key, value in (match_labels or {}).items()),
             *(match_expressions or []),
         ]
+        self._rows: tuple[Endpoint, ...] | None = None
+        self._kept: tuple[Endpoint, ...] = ()
 
     def filter(self, request: InferenceRequest, endpoints: EndpointView) -> Sequence[Endpoint]:
-        """Return the endpoints whose labels satisfy every requirement."""
-        kept: Sequence[Endpoint] = endpoints
-        for one in self._requirements:
-            kept = [endpoint for endpoint in kept if one.matches(endpoint.labels)]
-        return kept
+        """Return the endpoints that satisfy every requirement; the same for the same candidates."""
+        if endpoints.rows is not self._rows:
+            kept = endpoints.rows
+            for one in self._requirements:
+                kept = tuple([endpoint for endpoint in kept if one.matches(endpoint.labels)])
+            self._rows, self._kept = endpoints.rows, kept
+        return self._kept
 
 
 def _check(expression: MatchExpression, place: str) -> None:

@@ -32,8 +32,10 @@ class MaxScorePicker(Picker):
             # The usual case on the request path: no sort where one is wanted.
             best = max(scores)
             at = scores.index(best)
-            for _ in range(self._random.randrange(scores.count(best))):
-                at = scores.index(best, at + 1)
+            ties = scores.count(best)
+            if ties > 1:
+                for _ in range(self._random.randrange(ties)):
+                    at = scores.index(best, at + 1)
             return [scored[at]]
         order = self._random.sample(range(len(scores)), len(scores))
         order.sort(key=scores.__getitem__, reverse=True)

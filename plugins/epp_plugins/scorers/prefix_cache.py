@@ -8,22 +8,64 @@ from collections.abc import Sequence
 
 from epp.framework import PREFIX_MATCH, EndpointView, InferenceRequest, Scorer
 
+PRODUCER = "approx-prefix-cache-producer"
+BYTES_PER_TOKEN = 4
+
 
 class PrefixCacheScorer(Scorer):
     """
     The score is the matched fraction of the prompt's blocks.
 
-    It reads the attribute `prefix-match` of a data producer such as `approx-prefix-cache-producer`.
-    Without one, or for a prompt shorter than a block, every endpoint scores 0. Use it together with
-    a load scorer: alone it sends all requests with one prefix to one endpoint.
+    With a `matchLengthWeight` w it is w · min(1, matched tokens / `matchLengthScaleTokens`)² +
+    (1 - w) · fraction: half of a long prompt saves more than all of a short one.
+
+    It reads the attribute `prefix-match`, which `approx-prefix-cache-producer` writes. Without it,
+    or for a prompt shorter than a block, every endpoint scores 0. Use it together with a load
+    scorer: alone it sends all requests with one prefix to one endpoint.
     """
 
     consumes = (PREFIX_MATCH,)
+
+    def __init__(
+        self,
+        *,
+        prefix_match_info_producer_name: str = PRODUCER,
+        match_length_weight: float = 0.0,
+        match_length_scale_tokens: int = 8192,
+    ) -> None:
+        if prefix_match_info_producer_name != PRODUCER:
+            message = (
+                f"parameters.prefixMatchInfoProducerName must be {PRODUCER!r}, got"
+                f" {prefix_match_info_producer_name!r}: there is no other producer yet, precise"
+                " prefix matching by KV events comes later"
+            )
+            raise ValueError(message)
+        if not 0.0 <= match_length_weight <= 1.0:
+            message = f"parameters.matchLengthWeight must be from 0 to 1, got {match_length_weight}"
+            raise ValueError(message)
+        if match_length_weight > 0 and match_length_scale_tokens <= 0:
+            message = (
+                "parameters.matchLengthScaleTokens must be at least 1 where matchLengthWeight is"
+                f" positive, got {match_length_scale_tokens}"
+            )
+            raise ValueError(message)
+        self._weight = match_length_weight
+        self._scale = match_length_scale_tokens
 
     def score(self, request: InferenceRequest, endpoints: EndpointView) -> Sequence[float]:
         """Return the fraction of the prompt that each endpoint is expected to hold."""
         match = request.attributes.get(PREFIX_MATCH)
         if match is None or match.total_blocks <= 0:
             return [0.0] * len(endpoints)
-        total = match.total_blocks
-        return [blocks / total for blocks in match.blocks_of(endpoints)]
+        matched, total = match.blocks_of(endpoints), match.total_blocks
+        if not any(matched):
+            return [0.0] * len(endpoints)
+        if not self._weight:
+            return [blocks / total for blocks in matched]
+        # Endpoints have few numbers between them: most hold as much as some other does.
+        scores = {blocks: self._of(blocks, total, match.block_bytes) for blocks in set(matched)}
+        return [scores[blocks] for blocks in matched]
+
+    def _of(self, blocks: int, total: int, block_bytes: int) -> float:
+        length = min(1.0, blocks * block_bytes / BYTES_PER_TOKEN / self._scale)
+        return self._weight * length**2 + (1 - self._weight) * blocks / total

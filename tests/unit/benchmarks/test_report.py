@@ -66,6 +66,9 @@ def test_each_figure_that_counts_is_beside_its_target() -> None:
         (1.3, 1.2, "over"),  # stream / held
         (1.3, None, ""),  # stream / short
         (149.0, 150.0, "ok"),  # the pick
+        (60.0, 40.0, "over"),  # scoring and picking among 100
+        (60.0, 120.0, "ok"),  # with hashing
+        (20.0, 15.0, "over"),  # among 10
         (91.5, 90.0, "over"),  # memory
     ]
 

@@ -106,18 +106,21 @@ class TestDefaults:
     [
         ("plugins: [{type: nope}]", "plugins[0] (nope): unknown plugin type 'nope'"),
         ("plugins: [{}]", "plugins[0]: object missing required field `type`"),
-        ("plugins: [{type: queue-scorer, wieght: 1}]", "plugins[0]: object contains unknown"),
+        (
+            "plugins: [{type: queue-scorer, wieght: 1}]",
+            "plugins[0]: unknown field `wieght`; known are name, parameters, type",
+        ),
         (
             "plugins: [{type: queue-scorer}, {type: queue-scorer}]",
             "plugins[1].name: 'queue-scorer' is the name of two plugins",
         ),
         (
             "plugins: [{type: max-score-picker, parameters: {maxNumOfEndpoints: x}}]",
-            "plugins[0] (max-score-picker): expected `int`, got `str`",
+            "plugins[0] (max-score-picker): parameters.maxNumOfEndpoints: expected `int`",
         ),
         (
             "plugins: [{type: queue-scorer, parameters: {nope: 1}}]",
-            "plugins[0] (queue-scorer): object contains unknown field `nope`",
+            "plugins[0] (queue-scorer): parameters: unknown field `nope`",
         ),
         ("plugins: [{type: needy-scorer}]", "plugins: nothing produces 'unheard-of'"),
         ("schedulingProfiles: [{name: ''}]", "schedulingProfiles[0].name: is empty"),
@@ -199,7 +202,7 @@ class TestDefaults:
         ("requestHandler: {parsers: [{pluginRef: x}]}", "requestHandler.parsers[0].pluginRef: no"),
         ("dataLayer: {discovery: {pluginRef: x}}", "dataLayer.discovery.pluginRef: no plugin"),
         ("flowControl: {}", "flowControl: this version has no flow control yet"),
-        ("nope: 1", "object contains unknown field `nope`"),
+        ("nope: 1", "unknown field `nope`; known are apiVersion, dataLayer"),
     ],
 )
 def test_a_refusal_says_where_and_what(text: str, says: str) -> None:
@@ -235,6 +238,39 @@ def test_what_is_no_configuration_is_refused(document: bytes, says: str) -> None
         loader.load(document, REGISTRY)
 
     assert str(refused.value).startswith(says)
+
+
+def test_a_gate_that_is_off_asks_for_nothing() -> None:
+    assert load("featureGates: [flowControl=false]").warnings == []
+
+
+def test_producers_run_behind_those_of_what_they_read() -> None:
+    built = load("plugins: [{type: reads-facts, name: reader}, {type: facts, name: maker}]")
+
+    assert names(built).index("maker") < names(built).index("reader")
+
+
+def test_producers_that_read_each_other_are_refused() -> None:
+    with pytest.raises(ConfigError, match="producers read each other in a circle"):
+        load("plugins: [{type: reads-facts}, {type: facts-of-facts}]")
+
+
+def test_an_instance_like_the_one_asked_for_is_taken_over() -> None:
+    text = "plugins: [{type: queue-scorer}, {type: max-score-picker}]"
+    first = load(text)
+    same = {one.name: one for one in first.plugins}
+
+    again = load(text, reuse=same)
+    changed = load(
+        "plugins: [{type: queue-scorer}, {type: max-score-picker,"
+        " parameters: {maxNumOfEndpoints: 2}}]",
+        reuse=same,
+    )
+
+    assert all(one is same[one.name] for one in again.plugins)
+    assert [one.name for one in changed.plugins if one is not same.get(one.name)] == [
+        "max-score-picker"
+    ]
 
 
 def test_a_discovery_and_an_endpoints_file_exclude_each_other() -> None:

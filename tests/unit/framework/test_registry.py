@@ -91,10 +91,10 @@ def test_a_mutable_default_is_not_shared() -> None:
     ("plugin_type", "parameters", "says"),
     [
         ("tuned", {}, "missing required field `maxDepth`"),
-        ("tuned", {"maxDepth": "x"}, "expected `int`, got `str` - at `parameters.maxDepth`"),
+        ("tuned", {"maxDepth": "x"}, "parameters.maxDepth: expected `int`, got `str`: 'x'"),
         ("tuned", {"maxDepth": 1, "nope": 1}, "unknown field `nope`"),
         ("tuned", {"maxDepth": 1, "max_depth": 1}, "unknown field `max_depth`"),
-        ("tuned", {"maxDepth": 1, "share": 2}, "at `parameters.share`"),
+        ("tuned", {"maxDepth": 1, "share": 2}, "parameters.share: expected `float` <= 1.0: 2"),
         ("bare", {"any": 1}, "unknown field `any`"),
         ("careful", {"limit": -1}, "limit: -1, expected 0 or more"),
         ("positional", {}, "'depth' of Positional must be keyword-only and annotated"),

@@ -53,6 +53,7 @@ def test_a_decision_shows_its_endpoint_and_the_scores_behind_it_best_first() -> 
                 "profiles": {
                     "default": {
                         "picked": ["default/b"],
+                        "removed": {},
                         "candidate_count": 2,
                         "candidates": [
                             {
@@ -60,12 +61,18 @@ def test_a_decision_shows_its_endpoint_and_the_scores_behind_it_best_first() -> 
                                 "destination": "10.0.0.2:8000",
                                 "total": 4.0,
                                 "scores": {"queue": 0.5, "prefix": 1.0},
+                                "weighted": {"queue": 1.0, "prefix": 3.0},
+                                "metrics_age_seconds": None,
+                                "stale": False,
                             },
                             {
                                 "endpoint": "default/a",
                                 "destination": "10.0.0.1:8000",
                                 "total": 2.0,
                                 "scores": {"queue": 1.0, "prefix": 0.0},
+                                "weighted": {"queue": 2.0, "prefix": 0.0},
+                                "metrics_age_seconds": None,
+                                "stale": False,
                             },
                         ],
                     }

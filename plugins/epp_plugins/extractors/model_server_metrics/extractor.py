@@ -23,6 +23,9 @@ from epp_plugins.extractors.model_server_metrics.exposition import (
 
 LEGACY_ENGINE_LABEL = "inference.networking.k8s.io/engine-type"
 
+MODEL_LABEL = "model_name"
+"""On the series of requests and of the cache: the model that is served, not an adapter of it."""
+
 # A count beyond this is garbage, and would not survive the way through a float.
 LARGEST_COUNT = 2**53
 
@@ -97,7 +100,9 @@ class ModelServerMetricsExtractor(Extractor[bytes]):
     Reads the page by the names of the endpoint's engine, which a label of the endpoint tells.
 
     Several engines behind one port add up: waiting and running requests are summed, KV-cache usage
-    is their mean. An endpoint without the label, or with an unknown engine, is the default one.
+    is their mean. The base models are those that the label `model_name` of these series names; an
+    adapter stands there nowhere. An endpoint without the label of an engine, or with an unknown
+    one, is the default one.
     """
 
     def __init__(
@@ -131,6 +136,7 @@ class ModelServerMetricsExtractor(Extractor[bytes]):
             running_adapters=adapters.running,
             waiting_adapters=adapters.waiting,
             max_adapters=adapters.limit,
+            base_models=frozenset(page.models) or None,
             block_size=blocks[0],
             num_blocks=blocks[1],
             missing=frozenset(page.missing),
@@ -173,13 +179,14 @@ class _Adapters:
 
 
 class _Page:
-    """One page while it is read; gathers what is missing and what could not be read."""
+    """One page while it is read; gathers models, what is missing and what could not be read."""
 
-    __slots__ = ("_exposition", "missing", "parse_errors")
+    __slots__ = ("_exposition", "missing", "models", "parse_errors")
 
     def __init__(self, exposition: Exposition) -> None:
         self._exposition = exposition
         self.missing: set[str] = set()
+        self.models: set[str] = set()
         self.parse_errors = 0
 
     def values(self, signal: str, selectors: Sequence[Selector]) -> list[float]:
@@ -192,6 +199,9 @@ class _Page:
         # NaN fails both comparisons.
         values = [s.value for s in series if 0 <= s.value <= LARGEST_COUNT]
         self.parse_errors += len(series) - len(values)
+        self.models |= {
+            s.labels[MODEL_LABEL] for s in series if s.labels and MODEL_LABEL in s.labels
+        }
         if selectors and not values:
             self.missing.add(signal)
         return values

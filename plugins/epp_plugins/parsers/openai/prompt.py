@@ -119,12 +119,11 @@ def _first(written: bytes) -> bytes:
 
 
 def _turns(items: Raw) -> list[Turn]:
-    written = bytes(items)
-    if written.startswith(b'"'):
+    if _begins(items, b'"'):
         return [Turn(_USER, items)]
-    if _countless(written):
+    if _countless(items):
         return [Turn(content=items)]
-    return [_turn(item) for item in _decode_list(written)[:MAX_PIECES]]
+    return [_turn(item) for item in _decode_list(items)[:MAX_PIECES]]
 
 
 def _turn(item: Raw) -> Turn:
@@ -144,12 +143,11 @@ def _pieces(turns: Iterable[Turn]) -> Iterator[str]:
 
 def _parts(content: Raw) -> Iterable[str]:
     """Return the pieces of a content that is no text."""
-    written = bytes(content)
-    if not written.startswith(b"["):
+    if not _begins(content, b"["):
         return (_text(content),)
-    if _countless(written):
-        return (xxh64_hexdigest(written),)
-    return map(_part, _decode_list(written))
+    if _countless(content):
+        return (xxh64_hexdigest(content),)
+    return map(_part, _decode_list(content))
 
 
 def _part(part: Raw) -> str:
@@ -160,8 +158,13 @@ def _part(part: Raw) -> str:
         return xxh64_hexdigest(part)
 
 
-def _countless(listed: bytes) -> bool:
-    return len(listed) > MAX_COMMAS and listed.count(b",") > MAX_COMMAS
+def _begins(value: Raw, byte: bytes) -> bool:
+    """Return whether a value begins with a byte; a copy of one with images takes megabytes."""
+    return bytes(memoryview(value)[:1]) == byte
+
+
+def _countless(listed: Raw) -> bool:
+    return len(memoryview(listed)) > MAX_COMMAS and bytes(listed).count(b",") > MAX_COMMAS
 
 
 def _text(value: Raw) -> str:

@@ -1,6 +1,8 @@
 """What the approximate prefix producer expects of the caches, and what it takes for the same."""
 
+from array import array
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -9,6 +11,7 @@ from epp.framework import (
     DataProducer,
     Endpoint,
     EndpointView,
+    FirstByteObserver,
     InferenceRequest,
     PluginContext,
     PrefixMatch,
@@ -21,7 +24,8 @@ from epp.framework import (
     TerminationCause,
 )
 from epp.testing import endpoint, request
-from epp_plugins.data_producers.approximate_prefix import ApproximatePrefixProducer, _Index
+from epp_plugins.data_producers.approximate_prefix import ApproximatePrefixProducer
+from epp_plugins.data_producers.approximate_prefix.index import Index
 
 BLOCK_BYTES = 256
 
@@ -39,7 +43,7 @@ class Clock:
 class Router:
     """Sends requests where a test wants them, as the director would."""
 
-    def __init__(self, pool: Sequence[Endpoint], **parameters: int) -> None:
+    def __init__(self, pool: Sequence[Endpoint], **parameters: Any) -> None:
         self.pool = pool
         self.clock = Clock()
         context = PluginContext("test", clock=self.clock)
@@ -163,7 +167,7 @@ def test_model_and_salt_separate_caches(
 def test_the_hashes_are_the_same_in_every_process(pool: list[Endpoint]) -> None:
     match = Router(pool).match(request(blocks("xy"), model="model", cache_salt="salt"))
 
-    assert match.blocks == [0x847381729413D474, 0x52AB6C43E1821C7E]  # type: ignore[attr-defined]
+    assert list(match.blocks) == [0x847381729413D474, 0x52AB6C43E1821C7E]  # type: ignore[attr-defined]
 
 
 def test_a_restarted_endpoint_starts_cold_under_the_same_name_and_address(
@@ -187,16 +191,6 @@ def test_new_metrics_and_labels_change_nothing(pool: list[Endpoint]) -> None:
     match = router.match(request(blocks("xy")), [later, *pool[1:]])
 
     assert match.matched_blocks == [2, 0, 0]
-
-
-def test_an_endpoint_at_another_address_starts_cold(pool: list[Endpoint]) -> None:
-    router = Router(pool)
-    router.send(request(blocks("xy")), pool[0])
-    moved = Endpoint(pool[0].id, "10.9.9.9", 8000, load=pool[0].load)
-
-    match = router.match(request(blocks("xy")), [moved, *pool[1:]])
-
-    assert match.matched_blocks == [0, 0, 0]
 
 
 def test_the_order_of_candidates_does_not_matter(pool: list[Endpoint]) -> None:
@@ -226,17 +220,105 @@ def test_what_a_failed_request_added_is_taken_back(pool: list[Endpoint]) -> None
     assert router.matched(request(blocks("xyz"))) == [1, 0, 0]
 
 
-@pytest.mark.parametrize(
-    "cause", [one for one in TerminationCause if one is not TerminationCause.MODEL_SERVER_ERROR]
-)
-def test_what_any_other_request_added_stays(pool: list[Endpoint], cause: TerminationCause) -> None:
+LOST_UNLESS_BEGUN = [
+    TerminationCause.CLIENT_DISCONNECTED,
+    TerminationCause.DRAINED,
+    TerminationCause.FAILED,
+]
+
+
+@pytest.mark.parametrize("cause", LOST_UNLESS_BEGUN)
+def test_so_is_what_ended_before_its_first_byte(
+    pool: list[Endpoint], cause: TerminationCause
+) -> None:
     router = Router(pool)
     asked = request(blocks("xy"))
     result = router.send(asked, pool[0])
 
     router.producer.on_response_complete(asked, result, cause, None)
 
+    assert router.matched(request(blocks("xy"))) == [0, 0, 0]
+
+
+@pytest.mark.parametrize("cause", [TerminationCause.COMPLETED, *LOST_UNLESS_BEGUN])
+def test_what_any_other_request_added_stays(pool: list[Endpoint], cause: TerminationCause) -> None:
+    router = Router(pool)
+    asked = request(blocks("xy"))
+    result = router.send(asked, pool[0])
+    router.producer.on_first_byte(asked, result)
+
+    router.producer.on_response_complete(asked, result, cause, None)
+
     assert router.matched(request(blocks("xy"))) == [2, 0, 0]
+
+
+def test_it_stays_where_the_gateway_shows_no_responses(pool: list[Endpoint]) -> None:
+    """Or nothing would ever be learned behind such a gateway."""
+    router = Router(pool)
+    asked = request(blocks("xy"))
+    result = router.send(asked, pool[0])
+
+    router.producer.on_response_complete(asked, result, TerminationCause.RESPONSE_UNSEEN, None)
+
+    assert router.matched(request(blocks("xy"))) == [2, 0, 0]
+
+
+def test_of_many_requests_that_all_fail_nothing_stays(pool: list[Endpoint]) -> None:
+    """Only the first of them added anything, and which fails first is no matter."""
+    router = Router(pool)
+    asked = [request(blocks("xyz")) for _ in range(3)]
+    results = [router.send(one, pool[0]) for one in asked]
+
+    for one, result in reversed(list(zip(asked, results, strict=True))):
+        router.producer.on_response_complete(one, result, TerminationCause.MODEL_SERVER_ERROR, None)
+
+    assert router.matched(request(blocks("xyz"))) == [0, 0, 0]
+
+
+def test_a_failure_takes_nothing_back_that_another_request_has_proven(
+    pool: list[Endpoint],
+) -> None:
+    """A system prompt is not forgotten because the request that brought it failed."""
+    router = Router(pool)
+    failed, served = request(blocks("xya")), request(blocks("xyb"))
+    failing, serving = router.send(failed, pool[0]), router.send(served, pool[0])
+
+    router.producer.on_response_complete(served, serving, TerminationCause.COMPLETED, None)
+    router.producer.on_response_complete(failed, failing, TerminationCause.MODEL_SERVER_ERROR, None)
+
+    assert router.matched(request(blocks("xya")))[0] == 2
+    assert router.matched(request(blocks("xyb")))[0] == 3
+
+
+def test_what_was_taken_back_from_under_a_request_returns_with_its_answer(
+    pool: list[Endpoint],
+) -> None:
+    router = Router(pool)
+    failed, served = request(blocks("xy")), request(blocks("xyz"))
+    failing, serving = router.send(failed, pool[0]), router.send(served, pool[0])
+
+    router.producer.on_response_complete(failed, failing, TerminationCause.MODEL_SERVER_ERROR, None)
+    meanwhile = router.matched(request(blocks("xyz")))
+    router.producer.on_response_complete(served, serving, TerminationCause.COMPLETED, None)
+
+    assert meanwhile == [0, 0, 0]
+    assert router.matched(request(blocks("xyz"))) == [3, 0, 0]
+
+
+@pytest.mark.parametrize("cause", [TerminationCause.COMPLETED, TerminationCause.MODEL_SERVER_ERROR])
+def test_an_answer_of_an_earlier_life_changes_nothing(
+    pool: list[Endpoint], cause: TerminationCause
+) -> None:
+    router = Router(pool)
+    asked = request(blocks("x"))
+    result = router.send(asked, pool[0])
+    for _ in range(4):
+        router.clock.now += 301
+        router.match(request(blocks("z")), pool[1:])
+
+    router.producer.on_response_complete(asked, result, cause, None)
+
+    assert router.producer.dump_state()["heldBlocks"] == 0
 
 
 def test_a_request_without_a_match_teaches_nothing(pool: list[Endpoint]) -> None:
@@ -297,39 +379,6 @@ def test_one_endpoints_evictions_are_no_others(pool: list[Endpoint]) -> None:
     assert matched == [0, 1, 0]
 
 
-def test_capacity_is_in_blocks_of_the_configured_size(pool: list[Endpoint]) -> None:
-    """Ten blocks of 16 tokens are two and a half of the 64 that are hashed."""
-    router = Router(pool, block_size_tokens=16, lru_capacity_per_server=10)
-    for letter in "xyz":
-        router.send(request(blocks(letter)), pool[0])
-
-    state = router.producer.dump_state()
-
-    assert (state["blocks"], state["capacityPerEndpoint"]) == (2, 2)
-
-
-@pytest.mark.parametrize(
-    ("parameters", "expected"),
-    [
-        pytest.param({"max_prefix_blocks_to_match": 3}, 3, id="as-configured"),
-        pytest.param({"max_prefix_blocks_to_match": 0}, 5, id="no-bound"),
-        pytest.param(
-            {"max_prefix_blocks_to_match": 0, "lru_capacity_per_server": 16},
-            4,
-            id="never-more-than-the-capacity",
-        ),
-        pytest.param({"block_size_tokens": 128}, 2, id="larger-blocks"),
-        pytest.param({"block_size_tokens": 8}, 5, id="never-smaller-than-64-tokens"),
-    ],
-)
-def test_how_many_blocks_a_prompt_has(
-    pool: list[Endpoint], parameters: dict[str, int], expected: int
-) -> None:
-    match = Router(pool, **parameters).match(request(blocks("vwxyz")))
-
-    assert expected == match.total_blocks
-
-
 def test_an_endpoint_gone_for_long_is_forgotten(pool: list[Endpoint]) -> None:
     router = Router(pool)
     router.send(request(blocks("xy")), pool[0])
@@ -369,12 +418,13 @@ def test_a_slot_that_is_used_again_brings_nothing_along(pool: list[Endpoint]) ->
 
 def test_no_more_endpoints_are_remembered_than_the_bound() -> None:
     """The one unseen for longest makes room."""
-    index = _Index(capacity=5, max_endpoints=3)
+    index = Index(max_endpoints=3)
     pool = [endpoint(name) for name in "abcde"]
+    block = array("Q", [7])
     for now, one in enumerate(pool):
-        index.learn([7], one, float(now))
+        index.learn(block, one, 5, float(now))
 
-    matched = index.match([7], EndpointView(pool), 9.0)
+    matched = index.match(block, pool, 9.0)
 
     assert matched == [0, 0, 1, 1, 1]
 
@@ -411,20 +461,11 @@ def test_it_is_called_at_each_step_it_needs() -> None:
     producer = Router([]).producer
 
     assert PREFIX_MATCH is producer.produces
-    for step in (DataProducer, PreRequest, ResponseCompletionObserver, StateDumper):
+    for step in (
+        DataProducer,
+        PreRequest,
+        FirstByteObserver,
+        ResponseCompletionObserver,
+        StateDumper,
+    ):
         assert isinstance(producer, step)
-
-
-@pytest.mark.parametrize(
-    "parameters",
-    [
-        {"block_size_tokens": 0},
-        {"lru_capacity_per_server": 0},
-        {"max_prefix_blocks_to_match": -1},
-    ],
-)
-def test_numbers_that_make_no_sense_are_refused(
-    pool: list[Endpoint], parameters: dict[str, int]
-) -> None:
-    with pytest.raises(ValueError, match=r"parameters\.\w+ must be at least"):
-        Router(pool, **parameters)

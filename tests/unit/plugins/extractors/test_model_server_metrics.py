@@ -11,9 +11,16 @@ from epp_plugins.extractors.model_server_metrics import EngineConfig, ModelServe
 CAPTURES = Path(__file__).parents[3] / "data" / "vllm"
 ENGINE_LABEL = "llm-d.ai/engine-type"
 
+TINY = frozenset({"tiny-llama"})
+
 REAL_PAGES = {
     "metrics_idle_fresh.txt": EndpointUpdate(
-        waiting=0, running=0, kv_usage=0.0, block_size=128, num_blocks=8192
+        waiting=0,
+        running=0,
+        kv_usage=0.0,
+        base_models=TINY,
+        block_size=128,
+        num_blocks=8192,
     ),
     "metrics_under_load.txt": EndpointUpdate(
         waiting=18,
@@ -22,6 +29,7 @@ REAL_PAGES = {
         running_adapters=frozenset("ac"),
         waiting_adapters=frozenset("ac"),
         max_adapters=2,
+        base_models=TINY,
         block_size=32,
         num_blocks=32768,
     ),
@@ -32,6 +40,7 @@ REAL_PAGES = {
         running_adapters=frozenset("abc"),
         waiting_adapters=frozenset("abc"),
         max_adapters=2,
+        base_models=TINY,
         block_size=32,
         num_blocks=2 * 65536,
     ),
@@ -42,6 +51,7 @@ REAL_PAGES = {
         running_adapters=frozenset(),
         waiting_adapters=frozenset(),
         max_adapters=2,
+        base_models=TINY,
         block_size=32,
         num_blocks=41,
     ),
@@ -58,6 +68,20 @@ def read(page: str | bytes, *, engine: str = "vllm", **labels: str) -> EndpointU
 @pytest.mark.parametrize("name", REAL_PAGES)
 def test_pages_of_a_real_vllm_are_read(name: str) -> None:
     assert read((CAPTURES / name).read_bytes()) == REAL_PAGES[name]
+
+
+def test_the_base_models_are_those_that_series_of_load_name() -> None:
+    page = (
+        'vllm:num_requests_waiting{model_name="llama"} 1\n'
+        'vllm:num_requests_running{model_name="qwen"} 1\n'
+        'vllm:lora_requests_info{max_lora="2",model_name="x"} 1\n'
+    )
+
+    assert read(page).base_models == frozenset({"llama", "qwen"})
+
+
+def test_a_page_that_names_no_model_leaves_the_base_models_as_they_were() -> None:
+    assert read("vllm:num_requests_waiting 1\n").base_models is None
 
 
 @pytest.mark.parametrize(

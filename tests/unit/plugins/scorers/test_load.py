@@ -18,6 +18,9 @@ from epp_plugins.scorers.running_requests import RunningRequestsScorer
         pytest.param([5, 5], [1.0, 1.0], id="equal-queues-leave-the-choice-to-others"),
         pytest.param([0, 0], [1.0, 1.0], id="empty-queues"),
         pytest.param([7], [1.0], id="the-only-candidate"),
+        pytest.param([1, 0], [0.9, 1.0], id="one-request-does-not-span-the-scale"),
+        pytest.param([8, 3, 5], [0.5, 1.0, 0.8], id="ten-requests-span-the-scale"),
+        pytest.param([40, 20, 0], [0.0, 0.5, 1.0], id="more-than-ten-span-it-too"),
     ],
 )
 def test_the_shortest_queue_scores_best(queues: list[int], expected: list[float]) -> None:
@@ -38,11 +41,31 @@ def test_requests_sent_since_the_scrape_count_as_waiting() -> None:
 
 
 def test_a_stale_endpoint_stands_in_the_middle_of_the_queues() -> None:
-    pool = EndpointView([endpoint("a", waiting=8), endpoint("b"), endpoint("c", stale=True)])
+    pool = EndpointView([endpoint("a", waiting=20), endpoint("b"), endpoint("c", stale=True)])
 
     scores = QueueScorer().score(request(), pool)
 
     assert scores == [0.0, 1.0, 0.5]
+
+
+@pytest.mark.parametrize("scorer", [QueueScorer, RunningRequestsScorer])
+def test_without_a_scale_one_request_is_the_whole_way(
+    scorer: type[QueueScorer] | type[RunningRequestsScorer],
+) -> None:
+    pool = EndpointView([endpoint("a", waiting=1, running=1), endpoint("b")])
+
+    scores = scorer(scale=0).score(request(), pool)
+
+    assert scores == [0.0, 1.0]
+
+
+@pytest.mark.parametrize("scorer", [QueueScorer, RunningRequestsScorer])
+@pytest.mark.parametrize("wrong", [-1.0, math.nan])
+def test_a_scale_below_zero_is_refused(
+    scorer: type[QueueScorer] | type[RunningRequestsScorer], wrong: float
+) -> None:
+    with pytest.raises(ValueError, match=r"parameters\.scale must be at least 0, got"):
+        scorer(scale=wrong)
 
 
 @pytest.mark.parametrize(
@@ -51,6 +74,7 @@ def test_a_stale_endpoint_stands_in_the_middle_of_the_queues() -> None:
         pytest.param([10, 5, 0], [0.0, 0.5, 1.0], id="in-proportion-between-largest-and-smallest"),
         pytest.param([5, 5], [1.0, 1.0], id="equal-batches-leave-the-choice-to-others"),
         pytest.param([0, 0], [1.0, 1.0], id="nothing-runs"),
+        pytest.param([1, 0], [0.9, 1.0], id="one-request-does-not-span-the-scale"),
     ],
 )
 def test_the_smallest_batch_scores_best(batches: list[int], expected: list[float]) -> None:

@@ -1,5 +1,7 @@
 """The prefix score, from the attribute that a producer wrote."""
 
+from typing import Any
+
 import pytest
 
 from epp.framework import (
@@ -60,3 +62,56 @@ def test_numbers_that_belong_to_unknown_candidates_are_not_used() -> None:
     scores = PrefixCacheScorer().score(asked, EndpointView(POOL[1:]))
 
     assert scores == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("weight", "scale", "match", "expected"),
+    [
+        pytest.param(0.5, 100, PrefixMatch([5], 10, 4), 0.25125, id="short"),
+        pytest.param(0.5, 100, PrefixMatch([50], 100, 4), 0.375, id="half-of-a-long-one"),
+        pytest.param(1.0, 100, PrefixMatch([50], 1000, 4), 0.25, id="length-alone"),
+        pytest.param(1.0, 100, PrefixMatch([500], 1000, 4), 1.0, id="longer-than-the-scale"),
+        pytest.param(1.0, 128, PrefixMatch([1], 1, 256), 0.25, id="blocks-of-64-tokens"),
+        pytest.param(0.5, 100, PrefixMatch([0], 10, 4), 0.0, id="no-match"),
+        pytest.param(0.5, 100, PrefixMatch([0], 0, 4), 0.0, id="less-than-a-block"),
+        pytest.param(0.0, 0, PrefixMatch([5], 10, 4), 0.5, id="no-weight-needs-no-scale"),
+    ],
+)
+def test_the_length_of_the_match_may_weigh_too(
+    weight: float, scale: int, match: PrefixMatch, expected: float
+) -> None:
+    scorer = PrefixCacheScorer(match_length_weight=weight, match_length_scale_tokens=scale)
+    asked = request()
+    asked.attributes.put(PREFIX_MATCH, match)
+
+    scores = scorer.score(asked, EndpointView(POOL[:1]))
+
+    assert list(scores) == pytest.approx([expected])
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"match_length_weight": -0.1}, "parameters.matchLengthWeight must be from 0 to 1"),
+        ({"match_length_weight": 1.1}, "parameters.matchLengthWeight must be from 0 to 1"),
+        ({"match_length_weight": float("nan")}, "parameters.matchLengthWeight must be"),
+        (
+            {"match_length_weight": 0.1, "match_length_scale_tokens": 0},
+            "parameters.matchLengthScaleTokens must be at least 1",
+        ),
+        (
+            {"prefix_match_info_producer_name": "precise-prefix-cache-producer"},
+            "parameters.prefixMatchInfoProducerName must be 'approx-prefix-cache-producer'.*later",
+        ),
+    ],
+    ids=str,
+)
+def test_parameters_that_make_no_sense_are_refused(
+    parameters: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        PrefixCacheScorer(**parameters)
+
+
+def test_the_default_producer_may_be_named() -> None:
+    PrefixCacheScorer(prefix_match_info_producer_name="approx-prefix-cache-producer")

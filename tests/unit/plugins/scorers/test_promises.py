@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from epp.framework import PREFIX_MATCH, EndpointView, PrefixMatch, Scorer
+from epp.framework import PREFIX_MATCH, EndpointView, PluginContext, PrefixMatch, Scorer
 from epp.testing import assert_conforms, endpoint, request
 from epp_plugins.scorers.kv_cache_utilization import KVCacheUtilizationScorer
 from epp_plugins.scorers.lora_affinity import LoRAAffinityScorer
@@ -12,12 +12,18 @@ from epp_plugins.scorers.prefix_cache import PrefixCacheScorer
 from epp_plugins.scorers.queue_depth import QueueScorer
 from epp_plugins.scorers.running_requests import RunningRequestsScorer
 
+
+def lora_affinity_scorer() -> Scorer:
+    """Without the tie-break, whose purpose it is to tell equals apart."""
+    return LoRAAffinityScorer(context=PluginContext("lora"), tie_score=0.0)
+
+
 SCORERS = [
     QueueScorer,
     RunningRequestsScorer,
     KVCacheUtilizationScorer,
     PrefixCacheScorer,
-    LoRAAffinityScorer,
+    lora_affinity_scorer,
 ]
 
 every_scorer = pytest.mark.parametrize("make", SCORERS, ids=lambda one: one.__name__)

@@ -1,0 +1,1 @@
+"""Commands that look at a configuration or a running picker, and serve nothing."""
