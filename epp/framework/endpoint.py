@@ -4,8 +4,8 @@ Endpoints: where a model is served, what was last scraped there, and views of ma
 Endpoints are frozen snapshots, replaced and never edited; the one live number is the count of our
 own requests in flight (`EndpointLoad`), which all snapshots of an endpoint share.
 
-Scraped values are always a little old. `Endpoint.queue` corrects the scraped number of waiting
-requests by what this picker itself sent and saw finish since that scrape, so that a burst between
+Scraped values are always a little old. `Endpoint.queue` and `Endpoint.running` correct the scraped
+numbers by what this picker itself sent and saw finish since that scrape, so that a burst between
 two scrapes does not fall on one endpoint. An endpoint that was never scraped, or not lately, has
 no values at all, and one whose page lacks a signal has not that one; `EndpointView` gives it the
 mean of those that have, so that it is neither the favourite nor left out.
@@ -145,8 +145,9 @@ class Endpoint:
 
     @property
     def running(self) -> int:
-        """Running requests as scraped."""
-        return self.metrics.running
+        """Running requests as scraped, corrected like the queue."""
+        metrics = self.metrics
+        return max(0, metrics.running + self.load.in_flight - metrics.in_flight_at_update)
 
 
 class _Signals:
@@ -154,17 +155,14 @@ class _Signals:
 
     def __init__(self, rows: tuple[Endpoint, ...]) -> None:
         self._rows = rows
-        self._queue: list[float] = []
-        self._seen = -1
-        """Up to which change of load the queue is; -1 before there is one."""
+
+    @property
+    def rows(self) -> tuple[Endpoint, ...]:
+        return self._rows
 
     @cached_property
     def stale(self) -> list[int]:
         return [at for at, endpoint in enumerate(self._rows) if endpoint.stale]
-
-    @cached_property
-    def running(self) -> list[float]:
-        return self.filled("running", [one.metrics.running for one in self._rows])
 
     @cached_property
     def kv_usage(self) -> list[float]:
@@ -183,48 +181,20 @@ class _Signals:
         distinct = {endpoint.metrics.base_models for endpoint in self._rows}
         return frozenset().union(*distinct)
 
-    def queue(self) -> list[float]:
-        """Return the queues as they are now; the list is the caller's to keep, as it is then."""
-        changes = self._changes
-        changed = changes.since(self._seen) if changes is not None else None
-        if changed is None or self.unknown("waiting"):
-            self._queue = self._whole_queue()
-        elif changed:
-            # Others may still hold the list as it was.
-            queue = self._queue = self._queue.copy()
-            unseen, places = self._unseen, self._places
-            for load in changed:
-                at = places.get(load)
-                if at is not None:
-                    waiting = unseen[at] + load.in_flight
-                    queue[at] = waiting if waiting > 0 else 0
-        if changes is not None:
-            self._seen = changes.position
-        return self._queue
-
-    def _whole_queue(self) -> list[float]:
-        unseen = self._unseen
-        queue: list[float] = [
-            waiting if (waiting := known + one.load.in_flight) > 0 else 0
-            for known, one in zip(unseen, self._rows, strict=True)
-        ]
-        queue = self.filled("waiting", queue)
-        for at in self.unknown("waiting"):
-            # Our own come on top of the mean, or a stale endpoint would take a whole burst.
-            queue[at] += self._rows[at].load.in_flight
-        return queue
+    @cached_property
+    def waiting(self) -> "_LiveColumn":
+        return _LiveColumn(self, "waiting", [one.metrics.waiting for one in self._rows])
 
     @cached_property
-    def _unseen(self) -> list[int]:
-        """Waiting requests less those of ours that the scrape knew of."""
-        return [one.metrics.waiting - one.metrics.in_flight_at_update for one in self._rows]
+    def running(self) -> "_LiveColumn":
+        return _LiveColumn(self, "running", [one.metrics.running for one in self._rows])
 
     @cached_property
-    def _places(self) -> dict[EndpointLoad, int]:
+    def places(self) -> dict[EndpointLoad, int]:
         return {one.load: at for at, one in enumerate(self._rows)}
 
     @cached_property
-    def _changes(self) -> LoadChanges | None:
+    def changes(self) -> LoadChanges | None:
         """The list of changes that all rows share; None where they do not."""
         lists = {id(one.load.changes): one.load.changes for one in self._rows}
         return next(iter(lists.values())) if len(lists) == 1 else None
@@ -253,6 +223,51 @@ class _Signals:
         return column
 
 
+class _LiveColumn:
+    """A scraped number, corrected by what we sent and saw end since: it changes between scrapes."""
+
+    def __init__(self, signals: _Signals, signal: str, scraped: Sequence[int]) -> None:
+        self._signals = signals
+        self._signal = signal
+        self._rows = rows = signals.rows
+        self._base = [
+            number - one.metrics.in_flight_at_update
+            for number, one in zip(scraped, rows, strict=True)
+        ]
+        self._column: list[float] = []
+        self._seen = -1
+        """Up to which change of load the column is; -1 before there is one."""
+
+    def now(self) -> list[float]:
+        """Return the column as it is now; a list that was returned is not changed any more."""
+        changes = self._signals.changes
+        changed = changes.since(self._seen) if changes is not None else None
+        if changed is None or self._signals.unknown(self._signal):
+            self._column = self._whole()
+        elif changed:
+            column = self._column = self._column.copy()
+            base, places = self._base, self._signals.places
+            for load in changed:
+                at = places.get(load)
+                if at is not None:
+                    number = base[at] + load.in_flight
+                    column[at] = number if number > 0 else 0
+        if changes is not None:
+            self._seen = changes.position
+        return self._column
+
+    def _whole(self) -> list[float]:
+        column: list[float] = [
+            number if (number := base + one.load.in_flight) > 0 else 0
+            for base, one in zip(self._base, self._rows, strict=True)
+        ]
+        column = self._signals.filled(self._signal, column)
+        for at in self._signals.unknown(self._signal):
+            # Our own come on top of the mean, or a stale endpoint would take a whole burst.
+            column[at] += self._rows[at].load.in_flight
+        return column
+
+
 class EndpointView(Sequence[Endpoint]):
     """
     Candidates as rows (it is a sequence of Endpoint) and as columns (one list per signal).
@@ -262,12 +277,13 @@ class EndpointView(Sequence[Endpoint]):
     lack the signal.
     """
 
-    __slots__ = ("_queue", "_rows", "_signals")
+    __slots__ = ("_queue", "_rows", "_running", "_signals")
 
     def __init__(self, rows: Sequence[Endpoint], signals: _Signals | None = None) -> None:
         self._rows = tuple(rows)
         self._signals = signals or _Signals(self._rows)
         self._queue: list[float] | None = None
+        self._running: list[float] | None = None
 
     def over(self, rows: Sequence[Endpoint]) -> "EndpointView":
         """Return a new view of the rows; if they are this one's, it has its scraped columns."""
@@ -300,13 +316,15 @@ class EndpointView(Sequence[Endpoint]):
     def queue(self) -> Sequence[float]:
         """Requests waiting at each endpoint, corrected by our own since the last scrape."""
         if self._queue is None:
-            self._queue = self._signals.queue()
+            self._queue = self._signals.waiting.now()
         return self._queue
 
     @property
     def running(self) -> Sequence[float]:
-        """Requests running at each endpoint."""
-        return self._signals.running
+        """Requests running at each endpoint, corrected likewise: ours might run at once."""
+        if self._running is None:
+            self._running = self._signals.running.now()
+        return self._running
 
     @property
     def kv_usage(self) -> Sequence[float]:

@@ -25,6 +25,9 @@ T = TypeVar("T")
 
 LOG_INTERVAL_SECONDS = 10.0
 
+_FOLDED_AT = 256
+"""Calls whose durations are counted together."""
+
 LABELS = ("extension_point", "type", "name")
 
 _log = structlog.get_logger("epp.plugin_calls")
@@ -44,6 +47,7 @@ class PluginCall:
     __slots__ = (
         "_clock",
         "_counts",
+        "_durations",
         "_errors",
         "_failures",
         "_plugin",
@@ -66,6 +70,8 @@ class PluginCall:
         self._clock = clock
         self._started = 0.0
         self._seconds = 0.0
+        self._durations: list[float] = []
+        """Of the latest calls, which are not counted yet: a request has better things to do."""
         # By bucket, the last for what is beyond them all.
         self._counts = [0] * (len(FAST_SECONDS) + 1)
         self._silent_until = -math.inf
@@ -80,9 +86,10 @@ class PluginCall:
         error: BaseException | None,
         _traceback: TracebackType | None,
     ) -> None:
-        seconds = self._clock() - self._started
-        self._counts[bisect_left(FAST_SECONDS, seconds)] += 1
-        self._seconds += seconds
+        durations = self._durations
+        durations.append(self._clock() - self._started)
+        if len(durations) >= _FOLDED_AT:
+            self._fold()
         if error is not None:
             self._contain(error)
 
@@ -95,9 +102,9 @@ class PluginCall:
             self._contain(error)
             raise
         finally:
-            seconds = self._clock() - started
-            self._counts[bisect_left(FAST_SECONDS, seconds)] += 1
-            self._seconds += seconds
+            self._durations.append(self._clock() - started)
+            if len(self._durations) >= _FOLDED_AT:
+                self._fold()
 
     def _contain(self, error: BaseException) -> None:
         """Raise PluginFailed for a failure; return where it is an answer, or no Exception."""
@@ -105,14 +112,23 @@ class PluginCall:
             self._note(error, self._clock())
             raise PluginFailed(self._point, self._plugin.type, self._plugin.name) from error
 
+    def _fold(self) -> None:
+        """Count the durations of the latest calls."""
+        for seconds in self._durations:
+            self._counts[bisect_left(FAST_SECONDS, seconds)] += 1
+        self._seconds += sum(self._durations)
+        self._durations.clear()
+
     def buckets(self) -> list[tuple[str, float]]:
         """Return how many calls took up to each bound, as Prometheus counts."""
+        self._fold()
         bounds = [*map(floatToGoString, FAST_SECONDS), "+Inf"]
         return list(zip(bounds, accumulate(self._counts), strict=True))
 
     @property
     def total_seconds(self) -> float:
         """All the time that calls took."""
+        self._fold()
         return self._seconds
 
     def _note(self, error: Exception, now: float) -> None:

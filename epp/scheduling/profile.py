@@ -52,14 +52,15 @@ class SchedulerProfile:
         # What is the same for all changes no choice: only columns that differ cost a pass.
         alike = 0.0
         differing: list[tuple[float, Sequence[float]]] = []
+        count = len(kept)
         for scorer in self._scorers:
-            column, is_alike = scorer.scores(request, kept)
+            column, is_alike = scorer.scores(request, kept, count)
             scores[scorer.name] = column
             if is_alike:
                 alike += scorer.weight * column[0]
             else:
                 differing.append((scorer.weight, column))
-        scored = ScoredView(kept, _totals(alike, differing, len(kept)))
+        scored = ScoredView(kept, _totals(alike, differing, count))
         return ProfileResult(self._pick(request, scored), kept, scores, removed)
 
     def keep(
@@ -128,10 +129,9 @@ class _Scorer:
         self._alike = False
 
     def scores(
-        self, request: InferenceRequest, endpoints: EndpointView
+        self, request: InferenceRequest, endpoints: EndpointView, count: int
     ) -> tuple[Sequence[float], bool]:
-        """Return the scores, each in [0, 1], all 0 if it fails; and whether all are alike."""
-        count = len(endpoints)
+        """Return so many scores, each in [0, 1], all 0 if it fails; and whether all are alike."""
         try:
             with self._call:
                 scores = self._plugin.score(request, endpoints)

@@ -65,12 +65,11 @@ class Scheduler:
         for _ in range(MAX_ROUNDS):
             with self._handler_call:
                 names = self._handler.pick_profiles(request, self._profiles.keys(), results)
-                unknown = [name for name in names if name not in self._profiles]
-                if unknown:
-                    message = f"unknown profiles {unknown}"
+                if not names:
+                    break
+                if not self._profiles.keys() >= {*names}:
+                    message = f"unknown profiles among {list(names)}"
                     raise ValueError(message)
-            if not names:
-                break
             for name in names:
                 results[name] = self._profiles[name].run(request, endpoints)
         with self._handler_call:

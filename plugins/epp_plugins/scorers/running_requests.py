@@ -1,7 +1,8 @@
 """
 Prefer the endpoints that run the fewest requests.
 
-The number is as scraped: the requests in the engine's current batch, without those that wait.
+The number is what was scraped, the requests in the engine's current batch, corrected by those that
+this picker itself sent and saw end since.
 """
 
 from collections.abc import Sequence

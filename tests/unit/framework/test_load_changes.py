@@ -76,3 +76,17 @@ def test_endpoints_of_several_pools_in_one_view_are_counted_too() -> None:
     rows[1].load.in_flight += 3
 
     assert list(view.over(rows).queue) == plain(rows)
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.sampled_from([-1, 1, 2])), max_size=20))
+def test_running_requests_are_corrected_likewise(sent: list[tuple[int, int]]) -> None:
+    rows = tuple(
+        replace(one, metrics=replace(one.metrics, running=at))
+        for at, one in enumerate(pool(5, LoadChanges()))
+    )
+    view = EndpointView(rows)
+    for at, more in sent:
+        rows[at].load.in_flight += more
+        view = view.over(rows)
+
+        assert list(view.running) == [one.running for one in rows]

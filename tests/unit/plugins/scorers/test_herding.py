@@ -38,6 +38,8 @@ schedulingProfiles:
         "lmetric-scorer",
         "token-load-scorer",
         "load-aware-scorer",
+        "queue-scorer",
+        "running-requests-size-scorer",
         "kv-cache-utilization-scorer",
     ],
 )
