@@ -34,7 +34,9 @@ from epp.extproc.health import Health
 from epp.framework import (
     ConfigError,
     EndpointRemoved,
+    EPPError,
     PluginContext,
+    PluginInstance,
     Registry,
     StateDumper,
     Synced,
@@ -265,7 +267,10 @@ class App:
     async def _reload(self) -> None:
         assert self._options.config_file is not None  # else nothing would change
         await self.reloader.run(
-            self._options.config_file, self._document, interval=self._options.reload_interval
+            self._options.config_file,
+            self._document,
+            lambda: self._registry.files,
+            interval=self._options.reload_interval,
         )
 
     async def _discover(self) -> None:
@@ -326,10 +331,16 @@ class App:
         return {
             "version": __version__,
             **self.datastore.dump_state(),
-            "plugins": {
-                one.name: one.plugin.dump_state() for one in self.configuration.of(StateDumper)
-            },
+            "plugins": {one.name: self._dump(one) for one in self.configuration.of(StateDumper)},
         }
+
+    def _dump(self, instance: PluginInstance) -> Mapping[str, Any]:
+        try:
+            with self.metrics.plugin("state-dumper", instance):
+                dumped: Mapping[str, Any] = instance.plugin.dump_state()
+        except EPPError:
+            return {"error": "the plugin failed to tell"}
+        return dumped
 
 
 @contextlib.asynccontextmanager

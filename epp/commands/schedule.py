@@ -172,9 +172,9 @@ class _Trial:
 
     async def decide(self, raw: RawRequest, draws: int) -> dict[str, Any]:
         """Let the past happen, then decide about the request, as often as asked."""
-        await self._remember()
         view = EndpointView(tuple(self._endpoints))
         try:
+            await self._remember()
             request = understand(raw, self._policies.parsers).request
             await self._policies.producers.run(request, view)
             results = [self._policies.scheduler.schedule(request, view) for _ in range(draws)]

@@ -5,6 +5,7 @@ Strict everywhere: a key given twice, a key nobody knows, a value of another typ
 this version lacks. Each refusal is a ConfigError that says where, what stands there and what could.
 """
 
+import re
 from typing import Any
 
 import msgspec
@@ -17,8 +18,9 @@ from epp.framework.validation import described, near
 
 def read(document: bytes) -> schema.EndpointPickerConfig:
     """Return the sections of a YAML document; raises ConfigError."""
-    tree = strict_tree(document)
+    tree = _without_nothing(strict_tree(document))
     _refuse_what_comes_later(tree)
+    _move_deprecated(tree)
     try:
         config = msgspec.convert(tree, schema.EndpointPickerConfig)
     except msgspec.ValidationError as error:
@@ -38,10 +40,39 @@ def strict_tree(document: bytes, what: str = "the configuration") -> dict[str, A
     except _YAML_ERRORS as error:
         message = f"{what} is not YAML: {' '.join(str(error).split())}"
         raise ConfigError(message) from error
+    _check_text(tree, what)
     if not isinstance(tree, dict):
         message = f"{what} is {type(tree).__name__}, expected a mapping"
         raise ConfigError(message)
     return tree
+
+
+def _check_text(tree: object, what: str) -> None:
+    """Refuse text that no text can be, and documents that aliases blow up beyond all measure."""
+    nodes = [tree]
+    for seen in range(MAX_NODES):
+        if not nodes:
+            return
+        node = nodes.pop()
+        if isinstance(node, dict):
+            nodes += [*node.keys(), *node.values()]
+        elif isinstance(node, list):
+            nodes += node
+        elif isinstance(node, str) and not _is_text(node):
+            message = f"{what} has text that is no Unicode: {node[:40]!a}"
+            raise ConfigError(message)
+        if len(nodes) + seen > MAX_NODES:
+            break
+    message = f"{what} has more than {MAX_NODES:,} values"
+    raise ConfigError(message)
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _refuse_what_comes_later(tree: dict[str, Any]) -> None:
@@ -54,6 +85,26 @@ def _refuse_what_comes_later(tree: dict[str, Any]) -> None:
         if isinstance(layer, dict) and key in layer:
             message = f"dataLayer.{key}: this version has no {what} yet; remove it"
             raise ConfigError(message)
+
+
+def _without_nothing(tree: Any) -> Any:
+    """Return a tree without keys that nothing was written behind: they count as left out."""
+    if isinstance(tree, dict):
+        return {
+            key: value if key == "parameters" and value else _without_nothing(value)
+            for key, value in tree.items()
+            if value is not None
+        }
+    return [_without_nothing(one) for one in tree] if isinstance(tree, list) else tree
+
+
+def _move_deprecated(tree: dict[str, Any]) -> None:
+    """Put the one parser of the older form where parsers are now."""
+    parser = tree.pop("parser", None)
+    if parser is not None:
+        if "requestHandler" in tree:
+            raise ConfigError("parser: the older form of requestHandler.parsers; give one of them")
+        tree["requestHandler"] = {"parsers": [parser]}
 
 
 def _check_version(config: schema.EndpointPickerConfig) -> None:
@@ -82,6 +133,9 @@ def _check_gates(gates: list[str]) -> None:
             raise ConfigError(message)
 
 
+MAX_NODES = 100_000
+"""Values in a document, each use of an alias counted."""
+
 _YAML_ERRORS = (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
 """PyYAML lets through whatever Python raises over a bad date or number."""
 
@@ -96,6 +150,14 @@ class _UniqueKeys(yaml.SafeLoader):
                 message = f"the key {key!r} is given twice"
                 raise yaml.constructor.ConstructorError(None, None, message, node.start_mark)
         return super().construct_mapping(node, deep=deep)
+
+
+# YAML 1.1 takes 1e3 for text; the field's reader, and everybody else, takes it for a number.
+_UniqueKeys.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)[eE][-+]?\d+"),
+    list("-+.0123456789"),
+)
 
 
 def written(tree: dict[str, Any]) -> str:

@@ -6,7 +6,6 @@ Whatever is wrong is a ConfigError whose message says where in the document, wha
 was expected. What the document leaves out is filled in here, in one place, and nowhere else.
 """
 
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
@@ -19,6 +18,7 @@ from epp.framework import (
     INFLIGHT_LOAD,
     PREFIX_MATCH,
     PROMPT_TOKENS,
+    AttributeKey,
     ConfigError,
     DataProducer,
     DataSource,
@@ -52,6 +52,8 @@ schedulingProfiles:
       - {pluginRef: lora-affinity-scorer, weight: 2}
 """
 """The field's weights, and LoRA affinity beside them: neutral in a pool without adapters."""
+
+MAX_WEIGHT = 1e9
 
 DEFAULT_PARSERS = ("openai-parser", "passthrough-parser")
 DEFAULT_PRODUCERS = {
@@ -134,6 +136,7 @@ class _Builder:
         parsers = self._parsers()
         discovery = self._discovery()
         self._add_missing_producers()
+        self._check_named_producers()
         self._order_producers()
         return Configuration(
             plugins=tuple(self._plugins.values()),
@@ -175,6 +178,7 @@ class _Builder:
         instance = self._registry.build(
             plugin_type, name, parameters or {}, self._context, reuse=self._reuse.get(name)
         )
+        _check_keys(instance)
         self._plugins[name] = instance
         return instance
 
@@ -182,6 +186,13 @@ class _Builder:
         for instance in self._plugins.values():
             if instance.type == plugin_type:
                 return instance
+        if plugin_type in self._plugins:
+            message = (
+                f"plugins: {plugin_type!r} is the name of a plugin of another type"
+                f" ({self._plugins[plugin_type].type}), and needed for the one that is filled in;"
+                " give it another name"
+            )
+            raise ConfigError(message)
         return self._add(plugin_type, plugin_type)
 
     def _resolve(self, name: str, kinds: Collection[type[Any]], place: str) -> PluginInstance:
@@ -222,6 +233,9 @@ class _Builder:
         pickers: list[PluginInstance] = []
         for at, ref in enumerate(profile.plugins):
             here = f"{place}.plugins[{at}]"
+            if ref.plugin_ref in [other.plugin_ref for other in profile.plugins[:at]]:
+                message = f"{here}.pluginRef: {ref.plugin_ref!r} is in this profile already"
+                raise ConfigError(message)
             one = self._resolve(ref.plugin_ref, (Filter, Scorer, Picker), f"{here}.pluginRef")
             if isinstance(one.plugin, Scorer):
                 scorers.append((one, _weight(ref.weight, here)))
@@ -252,6 +266,13 @@ class _Builder:
         if handler.type == "single-profile-handler" and profiles > 1:
             message = f"schedulingProfiles: single-profile-handler runs one profile, not {profiles}"
             raise ConfigError(message)
+        known = [one.name for one in self._config.scheduling_profiles]
+        for name in getattr(handler.plugin, "required_profiles", ()):
+            if profiles > 1 and name not in known:
+                message = (
+                    f"plugins ({handler.name}): no profile is named {name!r}{near(name, known)}"
+                )
+                raise ConfigError(message)
         return handler
 
     def _data_layer(self) -> tuple[PluginInstance | None, PluginInstance | None]:
@@ -316,6 +337,15 @@ class _Builder:
                 produced.add(key.name)
                 reading.append(self._add_default(DEFAULT_PRODUCERS[key.name]))
 
+    def _check_named_producers(self) -> None:
+        """Check that producers which plugins name are there, and produce what is read of them."""
+        for instance in self._plugins.values():
+            for key, name in getattr(instance.plugin, "producers", {}).items():
+                producer = self._resolve(name, (DataProducer,), f"plugins ({instance.name})")
+                if producer.plugin.produces.name != key.name:
+                    message = f"plugins ({instance.name}): {name!r} does not produce {key.name!r}"
+                    raise ConfigError(message)
+
     def _order_producers(self) -> None:
         """Put each producer behind those of what it reads; ConfigError where that is a circle."""
         makers = {one.plugin.produces.name: one.name for one in self._all(DataProducer)}
@@ -337,11 +367,22 @@ class _Builder:
         return [one for one in self._plugins.values() if isinstance(one.plugin, kind)]
 
 
+def _check_keys(instance: PluginInstance) -> None:
+    """Refuse a plugin whose attribute keys are none: that is its author's mistake."""
+    keys = [*getattr(instance.plugin, "consumes", ())]
+    if isinstance(instance.plugin, DataProducer):
+        keys.append(instance.plugin.produces)
+    for key in keys:
+        if not isinstance(key, AttributeKey):
+            message = f"{instance.type}: {key!r} in consumes or produces is no AttributeKey"
+            raise ConfigError(message)
+
+
 def _weight(weight: float | None, place: str) -> float:
     if weight is None:
         return 1.0
-    if not math.isfinite(weight) or weight < 0:
-        message = f"{place}.weight: {weight}, expected a number of 0 or more"
+    if not 0 <= weight <= MAX_WEIGHT:
+        message = f"{place}.weight: {weight}, expected a number from 0 to {MAX_WEIGHT:g}"
         raise ConfigError(message)
     return weight
 

@@ -30,6 +30,8 @@ class PluginFiles:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._modules: dict[Path, tuple[bytes, ModuleType]] = {}
+        self.paths: set[Path] = set()
+        """Every file that a configuration named, whether it could be loaded or not."""
 
     def load(self, plugin_type: str) -> type[Any]:
         """Return the class that a type names; ConfigError where there is none, or it fails."""
@@ -54,10 +56,12 @@ class PluginFiles:
         raise ConfigError(message)
 
     def _module(self, path: Path) -> ModuleType:
+        self.paths.add(path)
         try:
             source = path.read_bytes()
-        except OSError as error:
-            message = f"plugin file {path} cannot be read: {error.strerror}"
+        except (OSError, ValueError) as error:  # a path with a zero byte is no OSError
+            reason = getattr(error, "strerror", None) or error
+            message = f"plugin file {path} cannot be read: {reason}"
             raise ConfigError(message) from error
         known = self._modules.get(path)
         if known is not None and known[0] == source:
@@ -76,14 +80,14 @@ def _executed(path: Path, source: bytes) -> ModuleType:
     sys.modules[name] = module  # annotations are looked up by the module's name
     try:
         exec(compile(source, str(path), "exec"), vars(module))
-    except Exception as error:  # the file is its author's: it may raise anything
+    except (Exception, SystemExit) as error:  # the file is its author's: it may raise anything
         del sys.modules[name]
         message = f"plugin file {path} cannot be loaded: {_told(error, path)}"
         raise ConfigError(message) from error
     return module
 
 
-def _told(error: Exception, path: Path) -> str:
+def _told(error: BaseException, path: Path) -> str:
     """Return an error with the line of the file that it came from."""
     if isinstance(error, SyntaxError):
         return f"line {error.lineno}: {error.msg}"
@@ -93,4 +97,8 @@ def _told(error: Exception, path: Path) -> str:
             line = trace.tb_lineno
         trace = trace.tb_next
     where = "" if line is None else f"line {line}: "
-    return f"{where}{type(error).__name__}: {error}"
+    try:
+        said = str(error)
+    except Exception:  # noqa: BLE001  # an exception of theirs, and so is its text
+        said = "it cannot be told"
+    return f"{where}{type(error).__name__}: {said}"

@@ -50,6 +50,11 @@ class Registry:
                 raise ConfigError(message)
 
     @property
+    def files(self) -> set[Path]:
+        """The plugin files that configurations named so far."""
+        return self._files.paths
+
+    @property
     def types(self) -> list[str]:
         """Every known type, sorted."""
         return sorted(self._entry_points)
@@ -64,8 +69,9 @@ class Registry:
             raise ConfigError(message)
         try:
             loaded: type[Any] = point.load()
-        except (ImportError, AttributeError) as error:
-            message = f"plugin type {plugin_type!r} of {_origin(point)} cannot be loaded: {error}"
+        except (Exception, SystemExit) as error:  # its author's: importing it may raise anything
+            what = f"{type(error).__name__}: {error}"
+            message = f"plugin type {plugin_type!r} of {_origin(point)} cannot be loaded: {what}"
             raise ConfigError(message) from error
         return loaded
 
@@ -86,7 +92,11 @@ class Registry:
         where.
         """
         plugin_class = self.load(plugin_type)
-        schema, injected = parameter_schema(plugin_class)
+        try:
+            schema, injected = parameter_schema(plugin_class)
+        except (NameError, TypeError, AttributeError) as error:
+            message = f"the parameters of {plugin_class.__qualname__} are not understood: {error}"
+            raise ConfigError(message) from error
         try:
             values = msgspec.convert(dict(parameters), schema)
         except msgspec.ValidationError as error:
@@ -104,6 +114,9 @@ class Registry:
             plugin = plugin_class(**arguments)
         except ValueError as error:
             raise ConfigError(str(error)) from error
+        except (Exception, SystemExit) as error:  # its author's: it may raise anything
+            message = f"{plugin_class.__qualname__} cannot be made: {type(error).__name__}"
+            raise ConfigError(message) from error
         return PluginInstance(plugin_type, name, plugin, filled)
 
 

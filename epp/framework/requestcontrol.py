@@ -26,6 +26,14 @@ class TerminationCause(StrEnum):
     """The response came to its end."""
     MODEL_SERVER_ERROR = "model-server-error"
     """The response came to its end, with a status of 500 or more."""
+    REFUSED = "refused"
+    """The model server refused the request, with a status of 400 to 499: it computed nothing."""
+    MOVED = "moved"
+    """
+    The gateway had another endpoint serve it; `pre_request` is called for that one next.
+
+    Metrics never show it: it ends what plugins remember of the first choice, not the request.
+    """
     CLIENT_DISCONNECTED = "client-disconnected"
     """The stream ended before the response did: the client left, or the gateway reset."""
     RESPONSE_UNSEEN = "response-unseen"

@@ -20,7 +20,7 @@ _ENDPOINT = ("endpoint",)
 
 _SIGNALS: tuple[tuple[str, str, Callable[[Endpoint], float]], ...] = (
     ("queue", "Requests waiting", lambda endpoint: endpoint.queue),
-    ("running", "Requests running", lambda endpoint: endpoint.running),
+    ("running", "Requests running", lambda endpoint: endpoint.metrics.running),
     ("kv_usage_ratio", "Fraction of the KV cache in use", lambda one: one.metrics.kv_usage),
 )
 

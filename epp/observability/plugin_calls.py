@@ -25,6 +25,9 @@ T = TypeVar("T")
 
 LOG_INTERVAL_SECONDS = 10.0
 
+OVERRUN_SECONDS = 0.05
+"""A plain call that takes longer is counted and named: meanwhile no request goes on."""
+
 _FOLDED_AT = 256
 """Calls whose durations are counted together."""
 
@@ -50,6 +53,8 @@ class PluginCall:
         "_durations",
         "_errors",
         "_failures",
+        "_overruns",
+        "_overruns_silent_until",
         "_plugin",
         "_point",
         "_seconds",
@@ -62,11 +67,13 @@ class PluginCall:
         extension_point: str,
         instance: PluginInstance,
         errors: Counter,
+        overruns: Counter,
         clock: Callable[[], float],
     ) -> None:
         self._point = extension_point
         self._plugin = instance
         self._errors = errors
+        self._overruns = overruns
         self._clock = clock
         self._started = 0.0
         self._seconds = 0.0
@@ -74,7 +81,7 @@ class PluginCall:
         """Of the latest calls, which are not counted yet: a request has better things to do."""
         # By bucket, the last for what is beyond them all.
         self._counts = [0] * (len(FAST_SECONDS) + 1)
-        self._silent_until = -math.inf
+        self._silent_until = self._overruns_silent_until = -math.inf
         self._failures = 0
 
     def __enter__(self) -> None:
@@ -87,9 +94,12 @@ class PluginCall:
         _traceback: TracebackType | None,
     ) -> None:
         durations = self._durations
-        durations.append(self._clock() - self._started)
+        seconds = self._clock() - self._started
+        durations.append(seconds)
         if len(durations) >= _FOLDED_AT:
             self._fold()
+        if seconds > OVERRUN_SECONDS:
+            self._note_overrun(seconds)
         if error is not None:
             self._contain(error)
 
@@ -108,7 +118,7 @@ class PluginCall:
 
     def _contain(self, error: BaseException) -> None:
         """Raise PluginFailed for a failure; return where it is an answer, or no Exception."""
-        if isinstance(error, Exception) and not isinstance(error, EPPError):
+        if isinstance(error, Exception | SystemExit) and not isinstance(error, EPPError):
             self._note(error, self._clock())
             raise PluginFailed(self._point, self._plugin.type, self._plugin.name) from error
 
@@ -131,7 +141,21 @@ class PluginCall:
         self._fold()
         return self._seconds
 
-    def _note(self, error: Exception, now: float) -> None:
+    def _note_overrun(self, seconds: float) -> None:
+        """Count a plain call that held up every request for too long; it cannot be interrupted."""
+        self._overruns.inc()
+        now = self._clock()
+        if now >= self._overruns_silent_until:
+            self._overruns_silent_until = now + LOG_INTERVAL_SECONDS
+            _log.warning(
+                "plugin takes too long, and every request waits for it",
+                extension_point=self._point,
+                plugin_type=self._plugin.type,
+                plugin_name=self._plugin.name,
+                seconds=round(seconds, 3),
+            )
+
+    def _note(self, error: BaseException, now: float) -> None:
         self._errors.inc()
         self._failures += 1
         if now < self._silent_until:
@@ -165,14 +189,25 @@ class PluginMetrics(Collector):
             LABELS,
             registry=registry,
         )
+        self._overruns = Counter(
+            "epp_plugin_overruns",
+            "Calls of a plugin that held up the picker for more than 50 ms.",
+            LABELS,
+            registry=registry,
+        )
         registry.register(self)
 
     def call(self, extension_point: str, instance: PluginInstance) -> PluginCall:
         """Return what the calls of an instance at an extension point are made in."""
         labels = (extension_point, instance.type, instance.name)
         if labels not in self._calls:
-            errors = self._errors.labels(*labels)
-            self._calls[labels] = PluginCall(extension_point, instance, errors, self._clock)
+            self._calls[labels] = PluginCall(
+                extension_point,
+                instance,
+                self._errors.labels(*labels),
+                self._overruns.labels(*labels),
+                self._clock,
+            )
         return self._calls[labels]
 
     def collect(self) -> Iterable[Metric]:

@@ -7,7 +7,6 @@ plugins' memory of it) is given back exactly once, in `finish`, whatever ends it
 """
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
@@ -19,6 +18,7 @@ from epp.framework import (
     InferenceRequest,
     RawRequest,
     SchedulingResult,
+    ScoredEndpoint,
     TerminationCause,
 )
 from epp.observability.logs import RequestLog
@@ -166,17 +166,15 @@ class Director:
         headers: dict[str, str] = {}
         if protocol.REQUEST_ID not in raw.headers:
             headers[protocol.REQUEST_ID] = request.request_id
-        for plugin, call in hooks.pre_request:
-            with contextlib.suppress(EPPError), call:
-                headers.update(plugin.pre_request(request, result))
-        on_response: dict[str, str] = {}
-        for provider, call in hooks.response_headers:
-            with contextlib.suppress(EPPError), call:
-                on_response.update(provider.response_headers(request, result))
+        destination = ",".join(
+            [one.endpoint.destination for one in result.profiles[result.primary].picked]
+        )
+        headers.update(hooks.begin(request, result))
+        on_response = hooks.on_response(request, result)
         if self._explains and raw.headers.get(protocol.EXPLAIN) == "1":
             on_response[protocol.EXPLAIN] = self._decisions.header(result, self._clock())
         return RoutingDecision(
-            ",".join([one.endpoint.destination for one in result.profiles[result.primary].picked]),
+            destination,
             headers,
             [name for name in raw.headers if name in protocol.STRIPPED_HEADERS],
             body,
@@ -235,10 +233,10 @@ class Director:
         routed.media = media
         if media != "opaque" and routed.reads_response and body_follows:
             routed.usage = UsageReader(routed.dialect.parser, media)
-        if not body_follows:
-            self._first_byte(routed)
         if served is not None and served != routed.endpoint.destination:
             self._move(routed, served)
+        if not body_follows:
+            self._first_byte(routed)
 
     def on_response_body(self, routed: RoutedRequest, piece: bytes) -> None:
         """Take note of a piece of the response's body."""
@@ -258,17 +256,22 @@ class Director:
         seconds = self._clock() - routed.started
         routed.first_byte_seconds = seconds
         routed.model_metrics.first_byte(seconds, streaming=routed.media == "events")
-        for plugin, call in routed.hooks.first_byte:
-            with contextlib.suppress(EPPError), call:
-                plugin.on_first_byte(routed.request, routed.result)
+        routed.hooks.begun(routed.request, routed.result)
 
     def _move(self, routed: RoutedRequest, served: str) -> None:
-        """Move the request's place to the endpoint that the gateway says has served it instead."""
+        """
+        Move the request to the endpoint that the gateway says has served it instead.
+
+        For plugins, the first choice has ended, and this one was made.
+        """
         for endpoint in self._endpoints():
             if endpoint.destination == served:
                 routed.endpoint.load.in_flight -= 1
                 endpoint.load.in_flight += 1
                 routed.endpoint = endpoint
+                routed.hooks.end(routed.request, routed.result, TerminationCause.MOVED, None)
+                routed.result = _moved(routed.result, endpoint)
+                routed.hooks.begin(routed.request, routed.result)
                 return
 
     def finish(self, routed: RoutedRequest, cause: TerminationCause) -> None:
@@ -277,12 +280,11 @@ class Director:
             return
         routed.finished = True
         routed.endpoint.load.in_flight -= 1
-        if cause is TerminationCause.COMPLETED and routed.status >= 500:
-            cause = TerminationCause.MODEL_SERVER_ERROR
+        if cause is TerminationCause.COMPLETED and routed.status >= 400:
+            refused = routed.status < 500
+            cause = TerminationCause.REFUSED if refused else TerminationCause.MODEL_SERVER_ERROR
         usage = routed.usage.usage if routed.usage is not None else None
-        for plugin, call in routed.hooks.completion:
-            with contextlib.suppress(EPPError), call:
-                plugin.on_response_complete(routed.request, routed.result, cause, usage)
+        routed.hooks.end(routed.request, routed.result, cause, usage)
         seconds = self._clock() - routed.started
         routed.model_metrics.finished(seconds, cause, routed.response_bytes, usage)
         self._log_finished(routed, cause, seconds)
@@ -325,3 +327,12 @@ class Director:
                 "reason": error.reason,
             }
         )
+
+
+def _moved(result: SchedulingResult, endpoint: Endpoint) -> SchedulingResult:
+    """Return a result as if this endpoint had been chosen."""
+    primary = result.profiles[result.primary]
+    others = [one for one in primary.picked if one.endpoint.id != endpoint.id]
+    score = next((one.score for one in primary.picked if one.endpoint.id == endpoint.id), 0.0)
+    moved = msgspec.structs.replace(primary, picked=[ScoredEndpoint(endpoint, score), *others])
+    return SchedulingResult({**result.profiles, result.primary: moved}, result.primary)

@@ -5,19 +5,26 @@ The director holds one of these and can be given another between two requests; a
 hooks of those that routed it, so that what a plugin remembers of it is also taken back.
 """
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
 from epp.config.loader import Configuration
 from epp.framework import (
     DataProducer,
+    EPPError,
     FirstByteObserver,
+    InferenceRequest,
     PreRequest,
     ResponseCompletionObserver,
     ResponseHeaderProvider,
+    SchedulingResult,
+    TerminationCause,
+    Usage,
 )
 from epp.observability.metrics import Metrics, PluginCall
+from epp.requestcontrol import protocol
 from epp.requestcontrol.parsers import ParserTable
 from epp.requestcontrol.producers import Producers
 from epp.scheduling.scheduler import Scheduler
@@ -53,6 +60,52 @@ class Hooks:
                 for one in configuration.of(ResponseCompletionObserver)
             ],
         )
+
+    def begin(self, request: InferenceRequest, result: SchedulingResult) -> dict[str, str]:
+        """Let plugins remember a choice; return the headers that they set on the request."""
+        headers: dict[str, str] = {}
+        for plugin, call in self.pre_request:
+            with contextlib.suppress(EPPError), call:
+                headers.update(_checked(plugin.pre_request(request, result)))
+        return headers
+
+    def on_response(self, request: InferenceRequest, result: SchedulingResult) -> dict[str, str]:
+        """Return the headers that plugins set on the response."""
+        headers: dict[str, str] = {}
+        for plugin, call in self.response_headers:
+            with contextlib.suppress(EPPError), call:
+                headers.update(_checked(plugin.response_headers(request, result)))
+        return headers
+
+    def begun(self, request: InferenceRequest, result: SchedulingResult) -> None:
+        """Tell plugins that the response begins."""
+        for plugin, call in self.first_byte:
+            with contextlib.suppress(EPPError), call:
+                plugin.on_first_byte(request, result)
+
+    def end(
+        self,
+        request: InferenceRequest,
+        result: SchedulingResult,
+        cause: TerminationCause,
+        usage: Usage | None,
+    ) -> None:
+        """Let plugins forget a choice, each whatever the others do."""
+        for plugin, call in self.completion:
+            with contextlib.suppress(EPPError), call:
+                plugin.on_response_complete(request, result, cause, usage)
+
+
+def _checked(headers: Mapping[str, str]) -> Mapping[str, str]:
+    """Return a plugin's headers; TypeError or ValueError where they are none, or not its to set."""
+    for name, value in headers.items():
+        if not isinstance(value, str):
+            message = f"header {name!r} has a {type(value).__name__} for its value"
+            raise TypeError(message)
+        if not protocol.may_be_set(name, value):
+            message = f"header {name!r} is not a plugin's to set"
+            raise ValueError(message)
+    return headers
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ Names are those of the Gateway API Inference Extension (proposal 004) and of llm
 newer `x-llm-d-*` headers win over their older aliases.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 
 DESTINATION = "x-gateway-destination-endpoint"
@@ -50,6 +51,20 @@ def is_system_owned(name: str) -> bool:
     """Say whether a header is the picker's to set, in any letter case (content-length included)."""
     lower = name.lower()
     return lower in CONTROL_HEADERS or lower == "content-length"
+
+
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def may_be_set(name: str, value: str) -> bool:
+    """Say whether a plugin may set a header: one as HTTP has them, and not the picker's own."""
+    routing = {"x-data-parallel-host-port", "x-prefiller-host-port", "x-encoder-hosts-ports"}
+    return (
+        _TOKEN.fullmatch(name) is not None
+        and _UNPRINTABLE.search(value) is None
+        and (name.lower() in routing or not is_system_owned(name))
+    )
 
 
 def first_of(headers: Mapping[str, str], names: Iterable[str]) -> str | None:

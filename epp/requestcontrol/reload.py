@@ -9,7 +9,7 @@ does not load is counted and told in the log, and the last good one goes on.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import structlog
@@ -55,10 +55,21 @@ class Reloader:
         self._decisions = decisions
         self._metrics = metrics
 
-    async def run(self, path: Path, document: bytes, *, interval: float) -> None:
-        """Reload for ever, whenever the file is no longer what was last read of it."""
-        async for changed in watch.changes(path, document, interval=interval):
-            await self.reload(changed)
+    async def run(
+        self,
+        path: Path,
+        document: bytes,
+        plugin_files: Callable[[], Iterable[Path]],
+        *,
+        interval: float,
+    ) -> None:
+        """Reload for ever, whenever the file or one of the plugin files is no longer as it was."""
+
+        def files() -> list[Path]:
+            return [path, *plugin_files()]
+
+        async for contents in watch.changes(files, {path: document}, interval=interval):
+            await self.reload(contents[path])
 
     async def reload(self, document: bytes) -> bool:
         """Put a document in force; False, with nothing changed, where it does not load."""
@@ -66,11 +77,12 @@ class Reloader:
             # In a thread, for plugin files are read and compiled.
             configuration = await asyncio.to_thread(self._load, document, self.configuration)
             self._check_fixed(configuration)
+            policies = self._build(configuration)
         except ConfigError as error:
-            self._metrics.config_reloaded(success=False)
-            _log.error("configuration not reloaded, the last good one stays", error=str(error))
-            return False
-        self._director.use(self._build(configuration))
+            return self._refused(str(error))
+        except Exception as error:  # noqa: BLE001  # whatever is wrong, the last good one goes on
+            return self._refused(f"{type(error).__name__} while it was built")
+        self._director.use(policies)
         self._decisions.weigh(scorer_weights(configuration))
         self.configuration = configuration
         self._metrics.config_reloaded(success=True)
@@ -78,6 +90,11 @@ class Reloader:
             _log.warning("configuration", warning=warning)
         _log.info("configuration reloaded", plugins=len(configuration.plugins))
         return True
+
+    def _refused(self, reason: str) -> bool:
+        self._metrics.config_reloaded(success=False)
+        _log.error("configuration not reloaded, the last good one stays", error=reason)
+        return False
 
     def _check_fixed(self, new: loader.Configuration) -> None:
         old = self.configuration

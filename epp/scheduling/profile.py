@@ -73,6 +73,8 @@ class SchedulerProfile:
         for plugin, call, name in self._filters:
             with call:
                 kept = plugin.filter(request, endpoints)
+                if len({*map(id, kept)}) != len(kept):
+                    raise ValueError("the filter returned an endpoint twice")
             if not kept:
                 message = f"no endpoint may serve the request: filter {name} removed all"
                 raise Saturated(message)
@@ -93,6 +95,8 @@ class SchedulerProfile:
                 picked = self._picker.pick(request, scored)
                 if not picked:
                     raise ValueError("the picker picked nothing")
+                if not all(isinstance(one, ScoredEndpoint) for one in picked):
+                    raise TypeError("the picker picked what is no scored endpoint")
         except EPPError:
             return [scored[scored.scores.index(max(scored.scores))]]
         return picked
@@ -118,7 +122,7 @@ def _totals(
 class _Scorer:
     """One scorer of a profile, with its weight and what its last scores were found to be."""
 
-    __slots__ = ("_alike", "_call", "_checked", "_plugin", "name", "weight")
+    __slots__ = ("_alike", "_call", "_checked", "_copy", "_plugin", "name", "weight")
 
     def __init__(self, instance: PluginInstance, weight: float, metrics: Metrics) -> None:
         self.name = instance.name
@@ -126,6 +130,7 @@ class _Scorer:
         self._plugin: Scorer = instance.plugin
         self._call = metrics.plugin("scorer", instance)
         self._checked: Sequence[float] | None = None
+        self._copy: Sequence[float] = ()
         self._alike = False
 
     def scores(
@@ -135,15 +140,17 @@ class _Scorer:
         try:
             with self._call:
                 scores = self._plugin.score(request, endpoints)
-                if scores is self._checked and len(scores) == count:
+                if scores is self._checked and scores == self._copy and len(scores) == count:
                     return scores, self._alike
                 if len(scores) != count:
                     message = f"{len(scores)} scores for {count} endpoints"
                     raise ValueError(message)
-                self._checked, self._alike = checked = _checked(scores, count)
+                checked, alike = _checked(scores, count)
         except EPPError:
             return [0.0] * count, True
-        return checked
+        # A scorer may return the same again, but may also have changed it.
+        self._checked, self._copy, self._alike = checked, checked[:], alike
+        return checked, alike
 
 
 def _checked(scores: Sequence[float], count: int) -> tuple[Sequence[float], bool]:

@@ -46,6 +46,8 @@ async def test_the_next_request_is_decided_by_the_new_configuration(tmp_path: Pa
     [
         pytest.param("plugins: [{type: nope}]", "unknown plugin type 'nope'", id="wrong"),
         pytest.param(": ", "the configuration", id="no YAML"),
+        pytest.param("plugins: [{type: raising.py}]", "cannot be made: KeyError", id="raises"),
+        pytest.param("plugins: [{type: leaving.py}]", "SystemExit", id="exits"),
         pytest.param(
             NAMED.format("b") + "\ndataLayer: {injectDefaults: false}",
             "dataLayer.sources cannot change while the picker runs: restart it",
@@ -61,7 +63,10 @@ async def test_the_next_request_is_decided_by_the_new_configuration(tmp_path: Pa
 async def test_what_does_not_load_leaves_the_last_good_one(
     text: str, says: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    (tmp_path / "raising.py").write_text("class A:\n    def __init__(self):\n        {}[0]")
+    (tmp_path / "leaving.py").write_text("import sys\nsys.exit(0)")
     picker = core(tmp_path, NAMED.format("a"))
+    picker.app._registry._files._folder = tmp_path
 
     done = await picker.app.reloader.reload((HEAD + text).encode())
 
@@ -103,7 +108,7 @@ async def test_a_file_is_read_again_when_its_content_changes(tmp_path: Path) -> 
         (tmp_path / name).write_text(text)
     mounted = tmp_path / "mounted"
     mounted.symlink_to("one")
-    seen = watch.changes(mounted, b"1", interval=0.01)
+    seen = watch.changes(lambda: [mounted], {mounted: b"1"}, interval=0.01)
 
     async def change() -> None:
         await asyncio.sleep(0.05)
@@ -115,7 +120,7 @@ async def test_a_file_is_read_again_when_its_content_changes(tmp_path: Path) -> 
         group.create_task(change())
         found = await anext(seen)
 
-    assert found == b"2"
+    assert found == {mounted: b"2"}
 
 
 async def test_a_running_picker_follows_its_file(tmp_path: Path) -> None:
@@ -134,3 +139,30 @@ async def test_a_running_picker_follows_its_file(tmp_path: Path) -> None:
         built = picker.configuration.profiles[0].picker.type
 
     assert built == "random-picker"
+
+
+async def test_a_plugin_file_that_changes_is_taken_in(tmp_path: Path) -> None:
+    """Also one that was broken before: it is read again when it is mended."""
+    scorer = "class Mine:\n    def score(self, _, endpoints):\n        return [{}] * len(endpoints)"
+    (tmp_path / "mine.py").write_text(scorer.format(0.0))
+    (tmp_path / "endpoints.yaml").write_text(
+        "endpoints: [{name: a, address: 127.0.0.1, port: '1'}]"
+    )
+    config = tmp_path / "config.yaml"
+    config.write_text(HEAD + "plugins: [{name: mine, type: mine.py}]")
+    options = Options(
+        bind_address="127.0.0.1", grpc_port=0, grpc_health_port=0, metrics_port=0,
+        config_file=config, endpoints_file=tmp_path / "endpoints.yaml", secure_serving=False,
+        reload_interval=0.01,
+    )  # fmt: skip
+
+    async with asyncio.timeout(8), app.running(options) as picker:
+        reloads = picker.metrics.registry.get_sample_value
+        first = type(picker.configuration.profiles[0].scorers[0][0].plugin)
+        (tmp_path / "mine.py").write_text("class:")
+        await until(lambda: reloads("epp_config_reloads_total", {"result": "failure"}) == 1)
+        (tmp_path / "mine.py").write_text(scorer.format(1.0))
+        await until(lambda: reloads("epp_config_reloads_total", {"result": "success"}) == 1)
+        mended = type(picker.configuration.profiles[0].scorers[0][0].plugin)
+
+    assert first is not mended

@@ -1,6 +1,7 @@
 """Plugins that misbehave, or wait, and a registry that knows them beside the in-tree ones."""
 
 import asyncio
+import time
 from collections.abc import Collection, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -45,6 +46,13 @@ def registry() -> Registry:
         "reads-facts": ReadsFacts,
         "facts-of-facts": FactsOfFacts,
         "response-hook": ResponseHook,
+        "nonsense-picker": NonsensePicker,
+        "rude-hook": RudeHook,
+        "doubling-filter": DoublingFilter,
+        "reusing-scorer": ReusingScorer,
+        "slow-scorer": SlowScorer,
+        "exiting-scorer": ExitingScorer,
+        "silent-dumper": SilentDumper,
     }
     points = [
         EntryPoint(name, f"{__name__}:{one.__name__}", ENTRY_POINT_GROUP)
@@ -213,6 +221,67 @@ class ReadsFacts:
 
 class FactsOfFacts(Facts):
     consumes = (MORE,)
+
+
+class NonsensePicker:
+    def pick(self, request: InferenceRequest, scored: ScoredView) -> Any:
+        return [scored[0], "x"]
+
+
+class RudeHook:
+    """Sets what is no header's value, or not its to set."""
+
+    def __init__(self, *, name: str = "x-a", value: Any = 1) -> None:
+        self._headers = {name: value}
+
+    def pre_request(self, request: InferenceRequest, result: Any) -> Mapping[str, Any]:
+        return self._headers
+
+
+class DoublingFilter:
+    def filter(self, request: InferenceRequest, endpoints: EndpointView) -> Sequence[Endpoint]:
+        return [endpoints[0], endpoints[0]]
+
+
+class ReusingScorer:
+    """Returns one list again and again, each time with other numbers in it."""
+
+    def __init__(self) -> None:
+        self._scores: list[float] = []
+        self._calls = 0
+
+    def score(self, request: InferenceRequest, endpoints: EndpointView) -> Sequence[float]:
+        self._calls += 1
+        self._scores[:] = [0.0] * len(endpoints)
+        if self._calls > 1:
+            self._scores[-1] = 99.0
+        return self._scores
+
+
+class SlowScorer:
+    """Takes its time, by the clock that it is given."""
+
+    def __init__(self, *, seconds: float) -> None:
+        self._seconds = seconds
+
+    def score(self, request: InferenceRequest, endpoints: EndpointView) -> Sequence[float]:
+        until = time.perf_counter() + self._seconds
+        while time.perf_counter() < until:
+            pass
+        return [0.0] * len(endpoints)
+
+
+class ExitingScorer:
+    def score(self, request: InferenceRequest, endpoints: EndpointView) -> Sequence[float]:
+        raise SystemExit(3)
+
+
+class SilentDumper(SlowScorer):
+    def __init__(self) -> None:
+        super().__init__(seconds=0.0)
+
+    def dump_state(self) -> Mapping[str, Any]:
+        raise RuntimeError(SECRET)
 
 
 class NeedyScorer:

@@ -10,6 +10,7 @@ configuration that takes over begins with no tokens in flight.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -36,6 +37,9 @@ from epp.framework import (
 MATCHED_BY = "approx-prefix-cache-producer"
 BYTES_PER_TOKEN = 4
 """What a token is taken for where no producer says how many there are."""
+
+LARGEST_RATIO = 1e6
+LARGEST = 2**31
 
 
 class _Held(msgspec.Struct, frozen=True):
@@ -93,21 +97,21 @@ class InFlightLoadProducer(
         prefix_match_info_producer_name: str = MATCHED_BY,
         sync_cross_replica_state: bool = True,
     ) -> None:
-        if not 0.0 <= output_ratio < float("inf"):
-            message = f"parameters.outputRatio must be a number of 0 or more, got {output_ratio}"
-            raise ValueError(message)
-        if max_estimated_output_tokens < 0:
+        if not 0.0 <= output_ratio <= LARGEST_RATIO:
             message = (
-                "parameters.maxEstimatedOutputTokens must be 0 or more, got"
+                f"parameters.outputRatio must be from 0 to {LARGEST_RATIO:g}, got {output_ratio}"
+            )
+            raise ValueError(message)
+        if not 0 <= max_estimated_output_tokens <= LARGEST:
+            message = (
+                f"parameters.maxEstimatedOutputTokens must be from 0 to {LARGEST}, got"
                 f" {max_estimated_output_tokens}"
             )
             raise ValueError(message)
-        if prefix_match_info_producer_name != MATCHED_BY:
-            message = (
-                f"parameters.prefixMatchInfoProducerName must be {MATCHED_BY!r}, the only producer"
-                f" there is, got {prefix_match_info_producer_name!r}"
-            )
-            raise ValueError(message)
+        name = prefix_match_info_producer_name
+        self.producers: Mapping[AttributeKey[Any], str] = (
+            {} if name == MATCHED_BY else {PREFIX_MATCH: name}
+        )
         self._ratio = output_ratio if add_estimated_output_tokens else None
         self._most_output = max_estimated_output_tokens
         self._ledger = _Ledger()

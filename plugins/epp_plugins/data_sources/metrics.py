@@ -43,7 +43,7 @@ class MetricsDataSource(DataSource[bytes]):
         path: str = "/metrics",
         port: PortNumber | None = None,
         insecure_skip_verify: bool = True,
-        max_bytes: Annotated[int, msgspec.Meta(ge=1)] = 4 << 20,
+        max_bytes: Annotated[int, msgspec.Meta(ge=1, le=2**31)] = 4 << 20,
     ) -> None:
         if not path.startswith("/"):
             message = f"path must begin with '/', got {path!r}"

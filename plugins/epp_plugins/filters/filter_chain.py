@@ -6,7 +6,6 @@ For whoever wants to compare old against new, or to move over one step at a time
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from epp.framework import (
     Endpoint,
@@ -17,6 +16,8 @@ from epp.framework import (
 )
 
 Kept = Sequence[Endpoint]
+
+LARGEST = 2**31
 
 
 class FilterChainFilter(Filter):
@@ -40,8 +41,8 @@ class FilterChainFilter(Filter):
         queue_threshold_critical: int = 5,
         kv_cache_threshold: float = 0.8,
     ) -> None:
-        _check("loraAffinityThreshold", lora_affinity_threshold, 1.0)
-        _check("kvCacheThreshold", kv_cache_threshold, 1.0)
+        _check("loraAffinityThreshold", lora_affinity_threshold, 1)
+        _check("kvCacheThreshold", kv_cache_threshold, 1)
         _check("queueingThresholdLora", queueing_threshold_lora)
         _check("queueThresholdCritical", queue_threshold_critical)
         self._random = context.random
@@ -97,7 +98,7 @@ def _least(pool: EndpointView, column: str) -> EndpointView:
     return _where(pool, lambda one, at: getattr(one, column)[at] <= bound)
 
 
-def _check(name: str, value: Any, most: float = float("inf")) -> None:
+def _check(name: str, value: float, most: float = LARGEST) -> None:
     if not 0 <= value <= most:
-        message = f"parameters.{name} must be from 0 to {most:g}, got {value}"
+        message = f"parameters.{name} must be from 0 to {most}, got {value}"
         raise ValueError(message)

@@ -5,12 +5,13 @@ Sticky until saturated: a cached prompt is worth a wait, but not any wait. Withi
 are left, scorers of load decide.
 """
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 from epp.framework import (
     INFLIGHT_LOAD,
     PREFIX_MATCH,
+    AttributeKey,
     Endpoint,
     EndpointView,
     Filter,
@@ -21,6 +22,8 @@ from epp.framework import (
 
 MATCHED_BY = "approx-prefix-cache-producer"
 COUNTED_BY = "inflight-load-producer"
+
+LARGEST = 1e9
 
 
 class PrefixCacheAffinityFilter(Filter):
@@ -48,23 +51,22 @@ class PrefixCacheAffinityFilter(Filter):
         prefix_match_info_producer_name: str = MATCHED_BY,
         in_flight_load_producer_name: str = COUNTED_BY,
     ) -> None:
-        _check("affinityThreshold", affinity_threshold, float("-inf"), 1.0)
+        _check("affinityThreshold", affinity_threshold, -LARGEST, 1.0)
         _check("explorationProbability", exploration_probability, 0.0, 1.0)
-        _check("maxTTFTPenaltyMs", maxTTFTPenaltyMs, 0.0, float("inf"))
-        if not 0.0 < peak_prefill_throughput < float("inf"):
-            message = (
-                "parameters.peakPrefillThroughput must be a number above 0, got"
-                f" {peak_prefill_throughput}"
-            )
-            raise ValueError(message)
+        _check("maxTTFTPenaltyMs", maxTTFTPenaltyMs, 0.0, LARGEST)
+        _check("peakPrefillThroughput", peak_prefill_throughput, 1e-6, LARGEST)
         if ttft_source != "prefillThroughput":
             message = (
                 "parameters.ttftSource must be 'prefillThroughput': this version has no latency"
                 f" prediction yet, got {ttft_source!r}"
             )
             raise ValueError(message)
-        _only("prefixMatchInfoProducerName", prefix_match_info_producer_name, MATCHED_BY)
-        _only("inFlightLoadProducerName", in_flight_load_producer_name, COUNTED_BY)
+        producers: dict[AttributeKey[Any], str] = {}
+        if prefix_match_info_producer_name != MATCHED_BY:
+            producers[PREFIX_MATCH] = prefix_match_info_producer_name
+        if in_flight_load_producer_name != COUNTED_BY:
+            producers[INFLIGHT_LOAD] = in_flight_load_producer_name
+        self.producers: Mapping[AttributeKey[Any], str] = producers
         self._threshold = affinity_threshold
         self._exploration = exploration_probability
         self._most_tokens = maxTTFTPenaltyMs / 1000 * peak_prefill_throughput
@@ -111,12 +113,5 @@ class PrefixCacheAffinityFilter(Filter):
 
 def _check(name: str, value: float, least: float, most: float) -> None:
     if not least <= value <= most:
-        at_least = "" if least == float("-inf") else f" and at least {least:g}"
-        message = f"parameters.{name} must be at most {most:g}{at_least}, got {value}"
-        raise ValueError(message)
-
-
-def _only(name: str, value: str, known: str) -> None:
-    if value != known:
-        message = f"parameters.{name} must be {known!r}, the only producer there is, got {value!r}"
+        message = f"parameters.{name} must be from {least:g} to {most:g}, got {value}"
         raise ValueError(message)

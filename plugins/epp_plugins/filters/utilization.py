@@ -9,11 +9,18 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import compress
 from operator import and_
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
-from epp.framework import Endpoint, EndpointView, Filter, InferenceRequest
+from epp.framework import (
+    INFLIGHT_LOAD,
+    AttributeKey,
+    Endpoint,
+    EndpointView,
+    Filter,
+    InferenceRequest,
+)
 
 COUNTED_BY = "inflight-load-producer"
 """What the field's picker counts with. Here the framework counts, so no producer is needed."""
@@ -52,12 +59,10 @@ class UtilizationFilter(Filter):
             raise ValueError("parameters.conditions must not be empty")
         for at, one in enumerate(conditions):
             _check(one, f"parameters.conditions[{at}].maxValue")
-        if in_flight_load_producer_name != COUNTED_BY:
-            message = (
-                f"parameters.inFlightLoadProducerName must be {COUNTED_BY!r}, the only count there"
-                f" is, got {in_flight_load_producer_name!r}"
-            )
-            raise ValueError(message)
+        name = in_flight_load_producer_name
+        self.producers: Mapping[AttributeKey[Any], str] = (
+            {} if name == COUNTED_BY else {INFLIGHT_LOAD: name}
+        )
         self._limits: Mapping[str, float] = _strictest(conditions)
         self._fallback = fallback_on_empty
 

@@ -5,7 +5,8 @@ For a front service that drives a request through its stages itself, and comes b
 gateway for each of them.
 """
 
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Mapping, Sequence
 
 from epp.framework import (
     BadRequest,
@@ -14,6 +15,9 @@ from epp.framework import (
     ProfileResult,
     SchedulingResult,
 )
+
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+"""What RFC 9110 allows as a header's name, which leaves out HTTP/2's `:path` and its like."""
 
 
 class HeaderProfileHandler(ProfileHandler):
@@ -28,12 +32,15 @@ class HeaderProfileHandler(ProfileHandler):
     def __init__(
         self, *, header_name: str = "EPP-Profile", default_profile: str = "decode"
     ) -> None:
-        if not header_name:
-            raise ValueError("parameters.headerName must name a header, got ''")
+        if not _TOKEN.fullmatch(header_name):
+            message = f"parameters.headerName must name a header, got {header_name!r}"
+            raise ValueError(message)
         if not default_profile:
             raise ValueError("parameters.defaultProfile must name a profile, got ''")
         self._header = header_name.lower()
         self._default = default_profile
+        self.required_profiles: Sequence[str] = (default_profile,)
+        """Profiles that must exist where there are several, which the loader checks."""
 
     def pick_profiles(
         self,

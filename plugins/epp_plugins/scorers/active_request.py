@@ -5,12 +5,22 @@ The number is our own and therefore never old: it needs no scrape, and works for
 no metrics at all.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from epp.framework import EndpointLoad, EndpointView, InferenceRequest, Scorer
+from epp.framework import (
+    INFLIGHT_LOAD,
+    AttributeKey,
+    EndpointLoad,
+    EndpointView,
+    InferenceRequest,
+    Scorer,
+)
 
 COUNTED_BY = "inflight-load-producer"
 """What the field's picker counts with. Here the framework counts, so no producer is needed."""
+
+LARGEST = 2**31
 
 
 class ActiveRequestScorer(Scorer):
@@ -18,8 +28,8 @@ class ActiveRequestScorer(Scorer):
     An idle endpoint scores 1; the busiest scores 0, the others in proportion below `maxBusyScore`.
 
     Idle is who has no more than `idleThreshold` requests in flight. A request counts from the
-    choice until its response has ended, whatever ends it. `requestTimeout` is accepted and has no
-    effect, as in the field.
+    choice until its response has ended, whatever ends it. A `maxBusyScore` that is not from 0 to 1
+    counts as 1, and `requestTimeout` has no effect, both as in the field.
     """
 
     def __init__(
@@ -30,20 +40,15 @@ class ActiveRequestScorer(Scorer):
         in_flight_load_producer_name: str = COUNTED_BY,
         request_timeout: str = "",
     ) -> None:
-        if idle_threshold < 0:
-            message = f"parameters.idleThreshold must be 0 or more, got {idle_threshold}"
+        if not 0 <= idle_threshold <= LARGEST:
+            message = f"parameters.idleThreshold must be from 0 to {LARGEST}, got {idle_threshold}"
             raise ValueError(message)
-        if not 0.0 <= max_busy_score <= 1.0:
-            message = f"parameters.maxBusyScore must be from 0 to 1, got {max_busy_score}"
-            raise ValueError(message)
-        if in_flight_load_producer_name != COUNTED_BY:
-            message = (
-                f"parameters.inFlightLoadProducerName must be {COUNTED_BY!r}, the only count there"
-                f" is, got {in_flight_load_producer_name!r}"
-            )
-            raise ValueError(message)
+        name = in_flight_load_producer_name
+        self.producers: Mapping[AttributeKey[Any], str] = (
+            {} if name == COUNTED_BY else {INFLIGHT_LOAD: name}
+        )
         self._idle = idle_threshold
-        self._scale = max_busy_score
+        self._scale = max_busy_score if 0.0 <= max_busy_score <= 1.0 else 1.0
         self._rows: Sequence[object] | None = None
         self._loads: list[EndpointLoad] = []
 

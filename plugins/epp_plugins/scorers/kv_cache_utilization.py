@@ -43,6 +43,8 @@ class KVCacheUtilizationScorer(Scorer, PreRequest, ResponseCompletionObserver):
 
     def __init__(self) -> None:
         self._mean_tokens: float | None = None
+        # The gateway took it elsewhere, and it is about to be sent there: it is no second sample.
+        self._moving: InferenceRequest | None = None
         # Scores of an unchanged pool are made anew only where a request was sent, or ended.
         self._pool = _Pool((), ())
         self._touched: set[EndpointLoad] = set()
@@ -61,6 +63,13 @@ class KVCacheUtilizationScorer(Scorer, PreRequest, ResponseCompletionObserver):
 
     def pre_request(self, request: InferenceRequest, result: SchedulingResult) -> Mapping[str, str]:
         """Learn how many tokens requests take; add no headers."""
+        self._touch(result.endpoint.load)
+        if request is not self._moving:
+            self._learn(request)
+        self._moving = None
+        return {}
+
+    def _learn(self, request: InferenceRequest) -> None:
         size = len(request.prompt)
         match = request.attributes.get(PREFIX_MATCH)
         if match is not None:
@@ -70,8 +79,6 @@ class KVCacheUtilizationScorer(Scorer, PreRequest, ResponseCompletionObserver):
         tokens = size / BYTES_PER_TOKEN
         mean = tokens if self._mean_tokens is None else self._mean_tokens
         self._mean_tokens = mean + SMOOTHING * (tokens - mean)
-        self._touch(result.endpoint.load)
-        return {}
 
     def on_response_complete(
         self,
@@ -81,10 +88,12 @@ class KVCacheUtilizationScorer(Scorer, PreRequest, ResponseCompletionObserver):
         usage: Usage | None,
     ) -> None:
         """Note that the endpoint has a request less."""
+        if cause is TerminationCause.MOVED:
+            self._moving = request
         self._touch(result.endpoint.load)
 
     def _touch(self, load: EndpointLoad) -> None:
-        """Note that a count changed; one that the gateway moves waits for the next scrape."""
+        """Note that a count changed."""
         self._touched.add(load)
         if len(self._touched) > len(self._pool.scores):
             # Nobody asks for scores, while endpoints come and go.

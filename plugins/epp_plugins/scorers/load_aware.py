@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from epp.framework import EndpointView, InferenceRequest, Scorer
 
 DEFAULT_THRESHOLD = 128
+LARGEST = 2**31
 
 
 class LoadAwareScorer(Scorer):
@@ -21,6 +22,9 @@ class LoadAwareScorer(Scorer):
     """
 
     def __init__(self, *, threshold: int = DEFAULT_THRESHOLD) -> None:
+        if threshold > LARGEST:
+            message = f"parameters.threshold must be at most {LARGEST}, got {threshold}"
+            raise ValueError(message)
         self._threshold = threshold if threshold > 0 else DEFAULT_THRESHOLD
 
     def score(self, request: InferenceRequest, endpoints: EndpointView) -> Sequence[float]:

@@ -47,17 +47,31 @@ FORGET_SECONDS = 300.0
 RENEW_SECONDS = 1.0
 """How long a learned speed may take to be used."""
 
+NOT_SERVED = (
+    TerminationCause.MODEL_SERVER_ERROR,
+    TerminationCause.REFUSED,
+    TerminationCause.FAILED,
+)
+"""Ends whose first byte may be that of an error."""
+
+LEAST, LARGEST = 1e-6, 1e9
+
 MAX_ENDPOINTS = 4096
 """Speeds remembered at once, so that churn cannot fill the memory."""
 
 
 class _Pick(msgspec.Struct):
-    """A request on its way: what lay ahead of its first token, and how long that took to come."""
+    """
+    A request on its way: what lay ahead of its first token, and how long that took to come.
+
+    One that the gateway took elsewhere `moved`: its time is that of two attempts.
+    """
 
     load: EndpointLoad
     tokens: int
     sent_at: float
     seconds: float | None = None
+    moved: bool = False
 
 
 class LookaheadLoadScorer(
@@ -72,7 +86,8 @@ class LookaheadLoadScorer(
 
     The seconds a token are learned for each life of an endpoint from streamed responses with enough
     tokens ahead of them: a smoothed mean, in which no sample counts for more than four times slower
-    or faster than expected, and neither failed responses nor implausibly fast ones count at all.
+    or faster than expected, and neither failed or refused responses, nor those that the gateway got
+    elsewhere, nor implausibly fast ones count at all.
     What is not known, or was not confirmed for five minutes, is taken for the mean of the others,
     and for `peakPrefillThroughput` tokens a second where none is known.
     """
@@ -136,8 +151,10 @@ class LookaheadLoadScorer(
     ) -> None:
         """Learn from the response, unless it was the failure of one."""
         pick = request.attributes.get(self._key)
-        failed = cause in {TerminationCause.MODEL_SERVER_ERROR, TerminationCause.FAILED}
-        if pick is not None and pick.seconds is not None and not failed:
+        if pick is None:
+            return
+        pick.moved = pick.moved or cause is TerminationCause.MOVED
+        if pick.seconds is not None and not pick.moved and cause not in NOT_SERVED:
             self._speeds.learn(pick.load, pick.seconds / pick.tokens, self._clock())
 
     def dump_state(self) -> Mapping[str, float]:
@@ -206,6 +223,6 @@ class _Speeds:
 
 
 def _check(name: str, value: float) -> None:
-    if not 0.0 < value < float("inf"):
-        message = f"parameters.{name} must be a number above 0, got {value}"
+    if not LEAST <= value <= LARGEST:
+        message = f"parameters.{name} must be from {LEAST:g} to {LARGEST:g}, got {value}"
         raise ValueError(message)

@@ -7,9 +7,11 @@ is least busy now may have been seeded a moment ago.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from epp.framework import (
     PREFIX_MATCH,
+    AttributeKey,
     EndpointLoad,
     EndpointView,
     InferenceRequest,
@@ -20,6 +22,7 @@ from epp.framework import (
 )
 
 MATCHED_BY = "approx-prefix-cache-producer"
+LARGEST = 2**31
 
 
 class NoHitLRUScorer(Scorer, PreRequest, StateDumper):
@@ -29,6 +32,8 @@ class NoHitLRUScorer(Scorer, PreRequest, StateDumper):
     Endpoints that were never seeded come before all others, in their order. A prompt of which any
     candidate holds a block scores 0.5 everywhere and seeds nobody; a prompt of which nothing is
     known counts as new. Whatever endpoints a request is sent to, in all its profiles, are seeded.
+    One that refused or failed it, or whose request the gateway took elsewhere, has had its turn all
+    the same: kept first in turn, it would be sent every new prompt until it works again.
 
     Ranks are among the candidates alone, so that the scale is always whole; the field counts
     endpoints that are no candidates too. `lruSize` bounds how many endpoints are remembered, each
@@ -46,15 +51,13 @@ class NoHitLRUScorer(Scorer, PreRequest, StateDumper):
         prefix_plugin_type: str = "",
         prefix_plugin_name: str = "",
     ) -> None:
-        if lru_size < 1:
-            message = f"parameters.lruSize must be at least 1, got {lru_size}"
+        if not 1 <= lru_size <= LARGEST:
+            message = f"parameters.lruSize must be from 1 to {LARGEST}, got {lru_size}"
             raise ValueError(message)
-        if prefix_match_info_producer_name != MATCHED_BY:
-            message = (
-                f"parameters.prefixMatchInfoProducerName must be {MATCHED_BY!r}, the only producer"
-                f" there is, got {prefix_match_info_producer_name!r}"
-            )
-            raise ValueError(message)
+        name = prefix_match_info_producer_name
+        self.producers: Mapping[AttributeKey[Any], str] = (
+            {} if name == MATCHED_BY else {PREFIX_MATCH: name}
+        )
         self._size = lru_size
         # By the object that all snapshots of one life share: when it was seeded, in seeds; the
         # last one is the latest.

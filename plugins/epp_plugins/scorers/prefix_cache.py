@@ -4,12 +4,14 @@ Prefer the endpoints that hold the most of the prompt in their KV cache.
 What is cached is not computed again: the longer the match, the sooner the first token.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from epp.framework import PREFIX_MATCH, EndpointView, InferenceRequest, Scorer
+from epp.framework import PREFIX_MATCH, AttributeKey, EndpointView, InferenceRequest, Scorer
 
 PRODUCER = "approx-prefix-cache-producer"
 BYTES_PER_TOKEN = 4
+LARGEST = 2**31
 
 
 class PrefixCacheScorer(Scorer):
@@ -19,9 +21,10 @@ class PrefixCacheScorer(Scorer):
     With a `matchLengthWeight` w it is w · min(1, matched tokens / `matchLengthScaleTokens`)² +
     (1 - w) · fraction: half of a long prompt saves more than all of a short one.
 
-    It reads the attribute `prefix-match`, which `approx-prefix-cache-producer` writes. Without it,
-    or for a prompt shorter than a block, every endpoint scores 0. Use it together with a load
-    scorer: alone it sends all requests with one prefix to one endpoint.
+    It reads the attribute `prefix-match`, which `approx-prefix-cache-producer` writes, or the
+    plugin named `prefixMatchInfoProducerName`. Without it, or for a prompt shorter than a block,
+    every endpoint scores 0. Use it together with a load scorer: alone it sends all requests with
+    one prefix to one endpoint.
     """
 
     consumes = (PREFIX_MATCH,)
@@ -33,13 +36,6 @@ class PrefixCacheScorer(Scorer):
         match_length_weight: float = 0.0,
         match_length_scale_tokens: int = 8192,
     ) -> None:
-        if prefix_match_info_producer_name != PRODUCER:
-            message = (
-                f"parameters.prefixMatchInfoProducerName must be {PRODUCER!r}, got"
-                f" {prefix_match_info_producer_name!r}: there is no other producer yet, precise"
-                " prefix matching by KV events comes later"
-            )
-            raise ValueError(message)
         if not 0.0 <= match_length_weight <= 1.0:
             message = f"parameters.matchLengthWeight must be from 0 to 1, got {match_length_weight}"
             raise ValueError(message)
@@ -49,6 +45,16 @@ class PrefixCacheScorer(Scorer):
                 f" positive, got {match_length_scale_tokens}"
             )
             raise ValueError(message)
+        if match_length_scale_tokens > LARGEST:
+            message = (
+                f"parameters.matchLengthScaleTokens must be at most {LARGEST}, got"
+                f" {match_length_scale_tokens}"
+            )
+            raise ValueError(message)
+        name = prefix_match_info_producer_name
+        self.producers: Mapping[AttributeKey[Any], str] = (
+            {} if name == PRODUCER else {PREFIX_MATCH: name}
+        )
         self._weight = match_length_weight
         self._scale = match_length_scale_tokens
 

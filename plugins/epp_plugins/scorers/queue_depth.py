@@ -9,6 +9,8 @@ from collections.abc import Sequence
 
 from epp.framework import EndpointView, InferenceRequest, Scorer
 
+LARGEST_SCALE = 1e9
+
 
 class QueueScorer(Scorer):
     """
@@ -27,8 +29,8 @@ class QueueScorer(Scorer):
     """
 
     def __init__(self, *, scale: float = 10.0) -> None:
-        if not scale >= 0.0:
-            message = f"parameters.scale must be at least 0, got {scale}"
+        if not 0.0 <= scale <= LARGEST_SCALE:
+            message = f"parameters.scale must be from 0 to {LARGEST_SCALE:g}, got {scale}"
             raise ValueError(message)
         self._scale = scale
         self._queues: Sequence[float] = ()

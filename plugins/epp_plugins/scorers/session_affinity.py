@@ -11,6 +11,7 @@ its session, and the picker remembers where it is.
 import base64
 import binascii
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
@@ -39,8 +40,15 @@ DEFAULT_ID_HEADER = "x-session-id"
 MAX_TOKEN_CHARS = 1024
 """Kubernetes allows names of 63 and 253 characters, and base64 makes a third more of them."""
 
+LARGEST_SECONDS = 1e9
+
 MAX_SESSIONS = 65_536
 """Sessions remembered at once, the latest; each takes a few hundred bytes."""
+
+FAILED = (TerminationCause.MODEL_SERVER_ERROR, TerminationCause.MOVED)
+
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+"""What RFC 9110 allows as a header's name, which leaves out HTTP/2's `:path` and its like."""
 
 Strategy = Literal["encoded_endpoint_header", "session_id"]
 
@@ -117,10 +125,22 @@ class _Affinity(ResponseHeaderProvider, PreRequest, ResponseCompletionObserver, 
         cause: TerminationCause,
         usage: Usage | None,
     ) -> None:
-        """Let a session go that its endpoint failed: nailed to it, it could only fail again."""
+        """
+        Let a session go that its endpoint failed: nailed to it, it could only fail again.
+
+        The same goes for one that the gateway took elsewhere, which is bound there next, and for
+        one whose first request was refused: nothing of it is there.
+        """
         profile = result.profiles.get(self._profile or result.primary)
-        if cause is TerminationCause.MODEL_SERVER_ERROR and profile is not None:
-            self._memory.unbind(request, profile.picked[0].endpoint)
+        if profile is None:
+            return
+        chosen = profile.picked[0].endpoint
+        if cause in FAILED:
+            self._memory.unbind(request, chosen)
+        elif cause is TerminationCause.REFUSED:
+            self._memory.unbind(request, chosen, only_new=True)
+        else:
+            self._memory.confirm(request, chosen)
 
     def dump_state(self) -> Mapping[str, int]:
         """Return how many sessions are remembered."""
@@ -133,8 +153,9 @@ class SessionAffinityScorer(_Affinity, Scorer):
 
     A session is bound to the endpoint that its first request was sent to, in the profile
     `profileName` or else the one routed to. It moves where that endpoint is no candidate any more,
-    is a new process under its name, or answers with a server error; another choice made for other
-    reasons does not move it. Sessions are forgotten `evictionTtlSeconds` after their last request,
+    is a new process under its name, or answers with a server error, where the gateway takes its
+    request elsewhere, and where it refuses the first one; another choice made for other reasons
+    does not move it. Sessions are forgotten `evictionTtlSeconds` after their last request,
     and the longest unused of more than 65,536; only a digest of an id is kept.
 
     A token names the endpoint as `namespace/name` in base64 (with several ports a pool's endpoints
@@ -174,7 +195,10 @@ class _Memory(Protocol):
     def bind(
         self, request: InferenceRequest, chosen: Endpoint, candidates: Sequence[Endpoint]
     ) -> None: ...
-    def unbind(self, request: InferenceRequest, chosen: Endpoint) -> None: ...
+    def confirm(self, request: InferenceRequest, chosen: Endpoint) -> None: ...
+    def unbind(
+        self, request: InferenceRequest, chosen: Endpoint, *, only_new: bool = False
+    ) -> None: ...
     def headers(self, chosen: Endpoint) -> Mapping[str, str]: ...
 
 
@@ -184,10 +208,7 @@ class _Tokens:
     sessions = 0
 
     def __init__(self, config: EncodedEndpointHeaderConfig) -> None:
-        self._header = config.header.lower()
-        if not self._header:
-            message = "parameters.encodedEndpointHeaderConfig.header must name a header, got ''"
-            raise ValueError(message)
+        self._header = _named(config.header, "parameters.encodedEndpointHeaderConfig.header")
         self._rows: tuple[Endpoint, ...] | None = None
         self._names: list[str] = []
 
@@ -210,7 +231,12 @@ class _Tokens:
     ) -> None:
         """Nothing to remember."""
 
-    def unbind(self, request: InferenceRequest, chosen: Endpoint) -> None:
+    def confirm(self, request: InferenceRequest, chosen: Endpoint) -> None:
+        """Nothing to confirm."""
+
+    def unbind(
+        self, request: InferenceRequest, chosen: Endpoint, *, only_new: bool = False
+    ) -> None:
         """Nothing to forget: the token is the client's."""
 
     def headers(self, chosen: Endpoint) -> Mapping[str, str]:
@@ -218,10 +244,11 @@ class _Tokens:
 
 
 class _Binding(msgspec.Struct):
-    """A session's life of an endpoint, and when the session was last seen."""
+    """A session's life of an endpoint, when it was last seen, and whether it was served there."""
 
     load: EndpointLoad
     seen_at: float
+    served: bool = False
 
 
 class _Bindings:
@@ -263,7 +290,8 @@ class _Bindings:
             return
         binding = self._bindings.pop(session, None)
         if binding is None or self._moves(binding, chosen, candidates, now):
-            binding = _Binding(chosen.load, now)
+            served = binding is not None and binding.load is chosen.load and binding.served
+            binding = _Binding(chosen.load, now, served)
         binding.seen_at = now
         self._bindings[session] = binding
         if len(self._bindings) > MAX_SESSIONS:
@@ -277,10 +305,19 @@ class _Bindings:
             return True
         return all(one.load is not binding.load for one in candidates)
 
-    def unbind(self, request: InferenceRequest, chosen: Endpoint) -> None:
+    def confirm(self, request: InferenceRequest, chosen: Endpoint) -> None:
+        binding = self._bindings.get(self._session(request))
+        if binding is not None and binding.load is chosen.load:
+            binding.served = True
+
+    def unbind(
+        self, request: InferenceRequest, chosen: Endpoint, *, only_new: bool = False
+    ) -> None:
         session = self._session(request)
         binding = self._bindings.get(session)
-        if binding is not None and binding.load is chosen.load:
+        if binding is None or binding.load is not chosen.load:
+            return
+        if not (only_new and binding.served):
             del self._bindings[session]
 
     def headers(self, chosen: Endpoint) -> Mapping[str, str]:
@@ -329,14 +366,18 @@ def _header(source: Source, place: str) -> str:
             f" {source.attribute or source.producer!r}"
         )
         raise ValueError(message)
-    if not source.header:
-        message = f"{place}.header must name a header, got ''"
+    return _named(source.header, f"{place}.header")
+
+
+def _named(header: str, place: str) -> str:
+    if not _TOKEN.fullmatch(header):
+        message = f"{place} must name a header, got {header!r}"
         raise ValueError(message)
-    return source.header.lower()
+    return header.lower()
 
 
 def _seconds(place: str, value: float) -> float:
-    if not 0.0 < value < float("inf"):
-        message = f"{place} must be a number of seconds above 0, got {value}"
+    if not 0.0 < value <= LARGEST_SECONDS:
+        message = f"{place} must be above 0 and at most {LARGEST_SECONDS:g}, got {value}"
         raise ValueError(message)
     return value

@@ -5,13 +5,15 @@ Requests differ in size by orders of magnitude: one long prompt keeps an engine 
 short ones.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import add
+from typing import Any
 
-from epp.framework import INFLIGHT_LOAD, EndpointView, InferenceRequest, Scorer
+from epp.framework import INFLIGHT_LOAD, AttributeKey, EndpointView, InferenceRequest, Scorer
 
 COUNTED_BY = "inflight-load-producer"
 DEFAULT_THRESHOLD_TOKENS = 128 * 32 * 1024
+LARGEST = 2**31
 
 
 class TokenLoadScorer(Scorer):
@@ -32,13 +34,14 @@ class TokenLoadScorer(Scorer):
         queue_threshold_tokens: int = DEFAULT_THRESHOLD_TOKENS,
         in_flight_load_producer_name: str = COUNTED_BY,
     ) -> None:
-        if in_flight_load_producer_name != COUNTED_BY:
-            message = (
-                f"parameters.inFlightLoadProducerName must be {COUNTED_BY!r}, the only producer"
-                f" there is, got {in_flight_load_producer_name!r}"
-            )
-            raise ValueError(message)
         threshold = queue_threshold_tokens
+        if threshold > LARGEST:
+            message = f"parameters.queueThresholdTokens must be at most {LARGEST}, got {threshold}"
+            raise ValueError(message)
+        name = in_flight_load_producer_name
+        self.producers: Mapping[AttributeKey[Any], str] = (
+            {} if name == COUNTED_BY else {INFLIGHT_LOAD: name}
+        )
         self._threshold = threshold if threshold > 0 else DEFAULT_THRESHOLD_TOKENS
 
     def score(self, request: InferenceRequest, endpoints: EndpointView) -> Sequence[float]:

@@ -147,7 +147,7 @@ class TestDefaults:
                 "plugins: [{type: queue-scorer}]\n"
                 "schedulingProfiles: [{name: a, plugins: [{pluginRef: queue-scorer, weight: -1}]}]"
             ),
-            "schedulingProfiles[0].plugins[0].weight: -1.0, expected a number of 0 or more",
+            "schedulingProfiles[0].plugins[0].weight: -1.0, expected a number from 0",
         ),
         (
             (

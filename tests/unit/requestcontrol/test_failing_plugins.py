@@ -50,6 +50,12 @@ def core(
         "{type: refusing-scorer}",
         "{type: refusing-picker}",
         "{type: refusing-hooks}",
+        "{type: nonsense-picker}",
+        "{type: rude-hook}",
+        "{type: rude-hook, parameters: {name: x-gateway-destination-endpoint, value: '1.2.3.4:5'}}",
+        "{type: rude-hook, parameters: {name: ':path', value: x}}",
+        '{type: rude-hook, parameters: {name: x-a, value: "a\\nb"}}',
+        "{type: exiting-scorer}",
     ],
 )
 async def test_a_preference_that_fails_leaves_a_pick(tmp_path: Path, plugin: str) -> None:
@@ -120,3 +126,40 @@ async def test_headers_of_a_pre_request_plugin_go_to_the_model_server(tmp_path: 
     replies = await picker.play([wire.headers(), wire.body()])
 
     assert wire.set_headers(replies[0])["x-picked"] == "b"
+
+
+async def test_a_filter_that_returns_an_endpoint_twice_has_failed(tmp_path: Path) -> None:
+    picker = core(tmp_path, "{type: doubling-filter}")
+
+    assert await picker.pick() is None
+    assert picker.total("epp_plugin_errors_total") == 1
+
+
+async def test_a_scorer_that_changes_what_it_returned_is_looked_at_anew(tmp_path: Path) -> None:
+    picker = core(tmp_path, "{type: reusing-scorer}")
+
+    picks = [await picker.pick() for _ in range(4)]
+    totals = [
+        one["total"]
+        for one in picker.app.decisions.dump()["decisions"][-1]["profiles"]["default"]["candidates"]
+    ]
+
+    assert picks[1:] == ["192.168.1.2:8000"] * 3
+    assert max(totals) == 1.0
+
+
+async def test_a_plugin_that_takes_too_long_is_counted_by_name(tmp_path: Path) -> None:
+    picker = core(tmp_path, "{type: slow-scorer, parameters: {seconds: 0.06}}")
+
+    await picker.pick()
+
+    assert picker.total("epp_plugin_overruns_total") == 1
+
+
+async def test_a_plugin_that_cannot_tell_its_state_leaves_the_others_theirs(tmp_path: Path) -> None:
+    picker = core(tmp_path, "{type: silent-dumper}", "{type: prefix-cache-scorer}")
+
+    plugins = picker.app.state()["plugins"]
+
+    assert plugins["silent-dumper"] == {"error": "the plugin failed to tell"}
+    assert "approx-prefix-cache-producer" in plugins

@@ -34,6 +34,15 @@ from epp_plugins.data_producers.approximate_prefix.index import Index, Learned
 
 DEFAULT_LRU_CAPACITY = 31_250
 
+LARGEST = 2**31
+
+LOST = (
+    TerminationCause.MODEL_SERVER_ERROR,
+    TerminationCause.REFUSED,
+    TerminationCause.MOVED,
+)
+"""Ends of a request whose prompt was not computed, or not here."""
+
 LOST_UNLESS_BEGUN = (
     TerminationCause.CLIENT_DISCONNECTED,
     TerminationCause.DRAINED,
@@ -80,9 +89,10 @@ class ApproximatePrefixProducer(
     own larger ones, keeps the number of the first sight, and evicts beginnings first; not so here.
 
     The endpoint that a request is sent to learns its blocks at once, so that requests right behind
-    it follow. They are taken back where the model server fails the request, which is also what a
-    gateway makes of a refused connection, and where the request ends without a first byte, unless
-    the gateway shows no responses. What an endpoint knows ends with its life: one that leaves and
+    it follow. They are taken back where the model server refuses the request or fails it, which is
+    also what a gateway makes of a refused connection, where the gateway takes it elsewhere (there
+    they are learned instead), and where it ends without a first byte, unless the gateway shows no
+    responses. What an endpoint knows ends with its life: one that leaves and
     returns, or moves to another address, starts cold.
     """
 
@@ -158,8 +168,7 @@ class ApproximatePrefixProducer(
             return
         while lookup.sent:
             sent = lookup.sent.pop()
-            failed = cause is TerminationCause.MODEL_SERVER_ERROR
-            if failed or (cause in LOST_UNLESS_BEGUN and not sent.begun):
+            if cause in LOST or (cause in LOST_UNLESS_BEGUN and not sent.begun):
                 self._index.take_back(sent.learned, lookup.blocks)
             elif cause is not TerminationCause.RESPONSE_UNSEEN:
                 self._index.prove(sent.learned, lookup.blocks)
@@ -178,6 +187,6 @@ class ApproximatePrefixProducer(
 
 
 def _check(name: str, value: int, least: int) -> None:
-    if value < least:
-        message = f"parameters.{name} must be at least {least}, got {value}"
+    if not least <= value <= LARGEST:
+        message = f"parameters.{name} must be from {least} to {LARGEST}, got {value}"
         raise ValueError(message)

@@ -38,6 +38,8 @@ from epp_plugins.discoveries.static_file.endpoints_file import EndpointsFile, Fi
 
 SECONDS_BETWEEN_LOOKUPS = 30.0
 
+MAX_INTERVAL_SECONDS = 1e9
+
 
 class FileDiscovery(EndpointDiscovery):
     """
@@ -52,7 +54,7 @@ class FileDiscovery(EndpointDiscovery):
         *,
         path: str,
         watch_file: bool = True,
-        poll_interval: Annotated[float, msgspec.Meta(gt=0)] = 1.0,
+        poll_interval: Annotated[float, msgspec.Meta(gt=0, le=MAX_INTERVAL_SECONDS)] = 1.0,
         context: PluginContext,
     ) -> None:
         if not path:

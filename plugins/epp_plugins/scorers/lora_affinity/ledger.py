@@ -13,6 +13,8 @@ of the old kind.
 
 Everything belongs to one life of an endpoint and is forgotten with it; of ended requests only the
 adapters that are likely to be in memory still are remembered, as many as an endpoint has slots.
+Those that run push out the longest unused, but for good only once a request was served: a name that
+the model server refuses was never loaded.
 """
 
 from collections import OrderedDict
@@ -36,6 +38,9 @@ FORGET_SECONDS = 300.0
 MAX_ENDPOINTS = 16_384
 """Endpoints remembered at once, so that churn cannot fill the memory."""
 
+MAX_NAMES = 1024
+"""Adapters remembered of an endpoint's ended requests, however many slots it claims to have."""
+
 UNREAD = EndpointMetrics()
 
 
@@ -43,8 +48,9 @@ class Holding:
     """The adapters of one life of an endpoint."""
 
     __slots__ = (
-        "_misses", "destination", "ended", "gone", "metrics", "open", "others", "place", "read",
-        "requests", "resident", "seen", "slots", "tells_waiting", "used", "waiting",
+        "_misses", "destination", "ended", "gone", "metrics", "open", "others", "place",
+        "pushed", "read", "requests", "resident", "seen", "slots", "tells_waiting", "used",
+        "waiting",
     )  # fmt: skip
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -68,8 +74,10 @@ class Holding:
         """How many adapters run or wait, each counted once."""
         self.resident: OrderedDict[str, float] = OrderedDict()
         """Adapters that ran lately, the longest unused first, with the time of their last use."""
-        self.ended: set[str] = set()
-        """Adapters whose last request of ours ended since a report was read."""
+        self.pushed: frozenset[str] = frozenset()
+        """Those of them that what is open leaves no slot for."""
+        self.ended: dict[str, None] = {}
+        """Adapters whose last request of ours ended since a report was read, the latest ones."""
         self.tells_waiting = False
         self.seen = 0.0
         self.gone = False
@@ -86,13 +94,19 @@ class Holding:
         """Whether requests for the adapter are there, as far as is known."""
         return adapter in self.others or (adapter in self.open and self.reports)
 
+    def keeps(self, adapter: str) -> bool:
+        """Whether the adapter is likely to be in memory."""
+        if adapter in self.open:
+            return len(self.open) <= self.slots
+        return adapter in self.resident and adapter not in self.pushed
+
     def knows(self, adapter: str) -> bool:
         """Whether the adapter runs, waits, or is likely to be in memory."""
         return (
             adapter in self.open
-            or adapter in self.resident
             or adapter in self.others
             or adapter in self.waiting
+            or self.keeps(adapter)
         )
 
     def count_used(self) -> None:
@@ -146,25 +160,28 @@ class Ledger:
         count = holding.open.get(adapter, 0)
         holding.open[adapter] = count + 1
         holding.requests += 1
-        self._touch(holding, adapter, now)
         if not count:
-            holding.ended.discard(adapter)
+            holding.ended.pop(adapter, None)
             self._note(holding, adapter)
         return holding
 
-    def end(self, holding: Holding, adapter: str, now: float) -> None:
-        """Take off a request that began here; never below zero."""
-        if holding.gone:
-            return
+    def end(self, holding: Holding, adapter: str, now: float, *, served: bool = True) -> None:
+        """Take off a request that began here; never below zero. What served it has the adapter."""
         count = holding.open.get(adapter, 0)
-        holding.requests -= count > 0
+        if holding.gone or not count:
+            return
+        holding.requests -= 1
+        if served:
+            self._touch(holding, adapter, now)
         if count > 1:
             holding.open[adapter] = count - 1
-        elif count:
-            del holding.open[adapter]
-            holding.ended.add(adapter)
-            self._touch(holding, adapter, now)
-            self._note(holding, adapter)
+            self._settle(holding)
+            return
+        del holding.open[adapter]
+        holding.ended[adapter] = None
+        if len(holding.ended) > MAX_NAMES:
+            del holding.ended[next(iter(holding.ended))]
+        self._note(holding, adapter)
 
     def attend(self, rows: Sequence[Endpoint], now: float) -> bool:
         """
@@ -193,7 +210,7 @@ class Ledger:
             "openRequests": sum(one.requests for one in holdings),
             "openAdapters": sum(len(one.open) for one in holdings),
             "othersAdapters": sum(len(one.others) for one in holdings),
-            "residentAdapters": sum(len(one.resident) for one in holdings),
+            "residentAdapters": sum(len(one.resident) - len(one.pushed) for one in holdings),
         }
 
     def _follow(self, rows: Sequence[Endpoint]) -> bool:
@@ -242,6 +259,7 @@ class Ledger:
         if not (running or waiting or holding.open or holding.used or holding.ended):
             if holding.slots != metrics.max_adapters:
                 holding.slots = metrics.max_adapters
+                self._settle(holding)
                 self._changed(holding)
             return
         self._take_in(holding, running, waiting if holding.tells_waiting else frozenset(), now)
@@ -251,7 +269,8 @@ class Ledger:
     ) -> None:
         # One of ours that ended meanwhile may have been running when the report was made. What ran
         # for others before ours came is still theirs, for as long as it is reported.
-        others = (running - holding.open.keys() - holding.ended) | (running & holding.others)
+        ours = holding.open.keys() | holding.ended.keys()
+        others = (running - ours) | (running & holding.others)
         self._discrepant("foreign", len(others - holding.others))
         self._discrepant("absent", holding.unreported(running | waiting))
         touched = holding.others | others | holding.waiting | waiting
@@ -260,6 +279,7 @@ class Ledger:
         holding.ended.clear()
         for adapter in sorted(others):
             self._touch(holding, adapter, now)
+        self._settle(holding)
         for adapter in touched:
             self._index(holding, adapter)
         holding.count_used()
@@ -276,19 +296,36 @@ class Ledger:
         resident = holding.resident
         resident[adapter] = now
         resident.move_to_end(adapter)
-        while len(resident) > holding.slots:
+        while len(resident) > min(holding.slots, MAX_NAMES):
             self._index(holding, resident.popitem(last=False)[0])
 
     def _expire(self, holding: Holding, now: float) -> None:
-        resident = holding.resident
-        while resident:
-            adapter, used_at = next(iter(resident.items()))
+        over = []
+        for adapter, used_at in holding.resident.items():
             if now - used_at <= self._residency_seconds:
-                return
-            del resident[adapter]
+                break
+            over.append(adapter)
+        if over:
+            for adapter in over:
+                del holding.resident[adapter]
+            self._settle(holding)
+            for adapter in over:
+                self._index(holding, adapter)
+
+    def _settle(self, holding: Holding) -> None:
+        """Bring up to date which of those that ran lately what is open leaves no slot for."""
+        if len(holding.resident) + len(holding.open) <= holding.slots and not holding.pushed:
+            return
+        idle = [one for one in holding.resident if one not in holding.open]
+        surplus = len(idle) - max(0, holding.slots - len(holding.open))
+        pushed = frozenset(idle[: max(0, surplus)])
+        changed = pushed ^ holding.pushed
+        holding.pushed = pushed
+        for adapter in changed:
             self._index(holding, adapter)
 
     def _note(self, holding: Holding, adapter: str) -> None:
+        self._settle(holding)
         self._index(holding, adapter)
         holding.count_used()
         self._changed(holding)

@@ -27,6 +27,18 @@ from epp_plugins.scorers.lora_affinity.ledger import Holding, Ledger
 CROWDING = 0.05
 """What each adapter beyond the slots leaves of the score above `fullScore`."""
 
+NOT_SERVED = (
+    TerminationCause.MODEL_SERVER_ERROR,
+    TerminationCause.REFUSED,
+    TerminationCause.MOVED,
+)
+"""Ends that leave open whether the adapter was ever loaded."""
+
+MAX_NAME_CHARS = 512
+"""A longer name is no adapter's; models are files, whose names are shorter."""
+
+LARGEST_COUNT, LARGEST_SECONDS = 2**31, 1e9
+
 UNNEEDED = 0.1
 """What is left of `roomScore` where those that run the adapter need no help."""
 
@@ -52,11 +64,13 @@ class LoRAAffinityScorer(Scorer, PreRequest, ResponseCompletionObserver, StateDu
     as much. 0 turns all of that off.
 
     Base models are nobody's adapter: their requests score alike everywhere, as does everything in
-    a pool that reports no adapters. Where some endpoints report them, one that does not gets
-    `fullScore`. A base model whose name no page tells, an alias say, is taken for an adapter.
-    A stale endpoint counts as one with room, yet never as better than the best of the others.
-    Whether an endpoint could load the adapter at all is not known: engines tell it only when asked
-    for their models, so an adapter that is configured on some endpoints alone may meet a 404.
+    a pool that reports no adapters, and a name of more than 512 characters. Where some endpoints
+    report them, one that does not gets `fullScore`. A base model whose name no page tells, an alias
+    say, is taken for an adapter. A stale endpoint counts as one with room, yet never as better than
+    the best of the others. A request that was refused or failed, or that the gateway took
+    elsewhere, leaves no adapter in memory. Whether an endpoint could load the adapter at all is not
+    known: engines tell it only when asked for their models, so an adapter that is configured on
+    some endpoints alone may meet a 404.
 
     The field's rule is `roomScore` 0.8, `waitingScore` 0.6, `graded` false, `tieScore` 0 and
     `spreadRequests` 0. Without `graded`, `waitingScore` is for endpoints where requests for the
@@ -84,8 +98,8 @@ class LoRAAffinityScorer(Scorer, PreRequest, ResponseCompletionObserver, StateDu
         self._graded = graded
         self._tie = _level("tieScore", tie_score)
         self._spread_requests = spread_requests
-        _check_least("spreadRequests", spread_requests)
-        _check_least("residencySeconds", residency_seconds)
+        _check("spreadRequests", spread_requests, LARGEST_COUNT)
+        _check("residencySeconds", residency_seconds, LARGEST_SECONDS)
         self._clock = context.clock
         self._key: AttributeKey[list[Holding]] = AttributeKey(f"lora-affinity:{context.name}")
         self._ledger = Ledger(
@@ -135,9 +149,12 @@ class LoRAAffinityScorer(Scorer, PreRequest, ResponseCompletionObserver, StateDu
 
     def pre_request(self, request: InferenceRequest, result: SchedulingResult) -> Mapping[str, str]:
         """Count the request where it goes; add no headers."""
-        if self._is_adapter(request.model):
-            held: list[Holding] = []
+        held = request.attributes.get(self._key)
+        if held is None and self._is_adapter(request.model):
+            held = []
             request.attributes.put(self._key, held)
+        # One that is there already is of a request that the gateway took elsewhere.
+        if held is not None:
             held.append(self._ledger.begin(result.endpoint, request.model, self._clock()))
         return {}
 
@@ -150,15 +167,18 @@ class LoRAAffinityScorer(Scorer, PreRequest, ResponseCompletionObserver, StateDu
     ) -> None:
         """Take the request off, whatever ended it."""
         held = request.attributes.get(self._key)
-        if held:
-            self._ledger.end(held.pop(), request.model, self._clock())
+        served = cause not in NOT_SERVED
+        while held:
+            self._ledger.end(held.pop(), request.model, self._clock(), served=served)
 
     def dump_state(self) -> Mapping[str, Any]:
         """Return how much is remembered, and how often reports disagreed with it."""
         return {**self._ledger.sizes(), "discrepancies": dict(self.discrepancies)}
 
     def _is_adapter(self, model: str) -> bool:
-        return self._reported and bool(model) and model not in self._base_models
+        return (
+            self._reported and 0 < len(model) <= MAX_NAME_CHARS and model not in self._base_models
+        )
 
     def _update(self, holding: Holding) -> None:
         # Of endpoints that just became candidates all levels are about to be made.
@@ -191,7 +211,7 @@ class LoRAAffinityScorer(Scorer, PreRequest, ResponseCompletionObserver, StateDu
         excess = max(0, holding.used - holding.slots) if holding.slots else 0
         if runs and not (waits and self._graded):
             return max(0.0, self._active - self._tie * (1.0 - 1.0 / (1 + excess)))
-        resident = self._tie if adapter in holding.resident else 0.0
+        resident = self._tie if holding.keeps(adapter) else 0.0
         level = self._absent(holding)
         if (runs or waits) and holding.used >= holding.slots:
             level = self._crowded(excess) if self._graded else self._waiting
@@ -212,9 +232,9 @@ class LoRAAffinityScorer(Scorer, PreRequest, ResponseCompletionObserver, StateDu
             scores[at] = neutral
 
 
-def _check_least(name: str, value: float) -> None:
-    if not value >= 0:
-        message = f"parameters.{name} must be at least 0, got {value}"
+def _check(name: str, value: float, most: float) -> None:
+    if not 0 <= value <= most:
+        message = f"parameters.{name} must be from 0 to {most:g}, got {value}"
         raise ValueError(message)
 
 

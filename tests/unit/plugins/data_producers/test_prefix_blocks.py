@@ -283,9 +283,10 @@ def test_every_process_computes_the_same_hashes(seed: str) -> None:
         {"lru_capacity_per_server": 0},
         {"max_prefix_tokens_to_match": -1},
         {"max_prefix_blocks_to_match": -1},
+        {"block_size_tokens": 2**63},
     ],
     ids=str,
 )
 def test_numbers_that_make_no_sense_are_refused(parameters: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match=r"parameters\.\w+ must be at least"):
+    with pytest.raises(ValueError, match=r"parameters\.\w+ must be from [01] to 2147483648, got"):
         producer(**parameters)

@@ -24,6 +24,11 @@ from epp_plugins.data_producers.approximate_prefix import ApproximatePrefixProdu
 CAPACITY = 9
 ENDPOINTS = 4
 
+REFUSED = {
+    TerminationCause.MODEL_SERVER_ERROR,
+    TerminationCause.REFUSED,
+    TerminationCause.MOVED,
+}
 LOST = {
     TerminationCause.CLIENT_DISCONNECTED,
     TerminationCause.DRAINED,
@@ -106,7 +111,7 @@ class PrefixIndex(RuleBasedStateMachine):
         if begun:
             self.producer.on_first_byte(asked, result)
         self.producer.on_response_complete(asked, result, cause, None)
-        if cause is TerminationCause.MODEL_SERVER_ERROR or (cause in LOST and not begun):
+        if cause in REFUSED or (cause in LOST and not begun):
             plain.take_back(prompt, start)
         elif cause is not TerminationCause.RESPONSE_UNSEEN and plain is self.plain[to] and prompt:
             holder = self.producer._index._holders[self.pool[to].load]
@@ -176,5 +181,5 @@ class PrefixIndex(RuleBasedStateMachine):
         assert len(blocks) == len(set(blocks)) == index._blocks
 
 
-PrefixIndex.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+PrefixIndex.TestCase.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
 TestPrefixIndex = PrefixIndex.TestCase

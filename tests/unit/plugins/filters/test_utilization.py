@@ -1,5 +1,6 @@
 """Limits on how busy an endpoint may be."""
 
+import math
 from typing import Any
 
 import msgspec
@@ -116,12 +117,9 @@ def test_nobody_is_left_unless_it_falls_back(*, fallback: bool, expected: list[i
             id="more-than-all-of-a-cache",
         ),
         pytest.param(
-            {
-                "conditions": [{"metric": "waiting-queue", "maxValue": 1}],
-                "inFlightLoadProducerName": "mine",
-            },
-            r"only count there is, got 'mine'",
-            id="another-producer",
+            {"conditions": [{"metric": "waiting-queue", "maxValue": math.inf}]},
+            r"conditions\[0\]\.maxValue must be a number of 0 or more, got inf",
+            id="no-limit",
         ),
     ],
 )

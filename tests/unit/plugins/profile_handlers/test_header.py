@@ -62,3 +62,13 @@ def test_the_profile_runs_once_and_its_result_is_the_result() -> None:
 def test_an_empty_name_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=r"must name a (header|profile), got ''"):
         HeaderProfileHandler(**{name: ""})
+
+
+@pytest.mark.parametrize("name", [":path", "a b", "a\n", "ä"])
+def test_a_name_that_http_does_not_know_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=r"parameters\.headerName must name a header, got"):
+        HeaderProfileHandler(header_name=name)
+
+
+def test_the_default_profile_is_one_that_must_exist() -> None:
+    assert HeaderProfileHandler(default_profile="encode").required_profiles == ("encode",)

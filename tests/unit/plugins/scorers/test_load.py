@@ -60,11 +60,11 @@ def test_without_a_scale_one_request_is_the_whole_way(
 
 
 @pytest.mark.parametrize("scorer", [QueueScorer, RunningRequestsScorer])
-@pytest.mark.parametrize("wrong", [-1.0, math.nan])
-def test_a_scale_below_zero_is_refused(
+@pytest.mark.parametrize("wrong", [-1.0, math.nan, math.inf, 1e10])
+def test_a_scale_out_of_range_is_refused(
     scorer: type[QueueScorer] | type[RunningRequestsScorer], wrong: float
 ) -> None:
-    with pytest.raises(ValueError, match=r"parameters\.scale must be at least 0, got"):
+    with pytest.raises(ValueError, match=r"parameters\.scale must be from 0 to 1e\+09, got"):
         scorer(scale=wrong)
 
 

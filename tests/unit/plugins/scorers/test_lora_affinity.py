@@ -17,6 +17,7 @@ from epp.framework import (
 )
 from epp.testing import endpoint, request
 from epp_plugins.scorers.lora_affinity import LoRAAffinityScorer
+from epp_plugins.scorers.lora_affinity.ledger import MAX_NAMES
 
 FIELD = {
     "room_score": 0.8,
@@ -337,7 +338,84 @@ def test_a_level_outside_of_0_to_1_is_refused(name: str, wrong: float) -> None:
         scorer(**{name: wrong})
 
 
+@pytest.mark.parametrize("wrong", [-1, 10**10])
 @pytest.mark.parametrize("name", ["spread_requests", "residency_seconds"])
-def test_a_bound_below_zero_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=r"parameters\.\w+ must be at least 0, got -1"):
-        scorer(**{name: -1})
+def test_a_bound_out_of_range_is_refused(name: str, wrong: int) -> None:
+    with pytest.raises(ValueError, match=r"parameters\.\w+ must be from 0 to \S+, got"):
+        scorer(**{name: wrong})
+
+
+# What was never loaded
+
+NEVER_LOADED = [
+    TerminationCause.REFUSED,
+    TerminationCause.MODEL_SERVER_ERROR,
+    TerminationCause.MOVED,
+]
+
+
+@pytest.mark.parametrize("cause", NEVER_LOADED)
+def test_a_request_that_was_not_served_leaves_no_adapter_in_memory(cause: TerminationCause) -> None:
+    view = EndpointView([serving("", "", 2, name=name) for name in "abc"])
+    one = scorer(tie_score=0.2)
+    one.score(request(model="x"), view)
+
+    one.on_response_complete(**(send(one, "x", view[1]) | {"cause": cause}))
+
+    assert one.dump_state()["residentAdapters"] == one.dump_state()["adapters"] == 0
+
+
+@pytest.mark.parametrize("cause", NEVER_LOADED)
+def test_names_that_are_refused_push_no_adapter_out(cause: TerminationCause) -> None:
+    view = EndpointView([serving("", "", 4, name=name) for name in "abc"])
+    one = scorer(tie_score=0.2)
+    one.score(request(model="real"), view)
+    one.on_response_complete(**send(one, "real", view[1]))
+    before = one.score(request(model="real"), view)
+
+    for at in range(50):
+        ends = [send(one, f"nonsense-{at}-{more}", view[1]) for more in range(6)]
+        crowded = one.score(request(model="real"), view)
+        for end in ends:
+            one.on_response_complete(**(end | {"cause": cause}))
+
+    assert before == [0.75, 0.95, 0.75] == one.score(request(model="real"), view)
+    assert crowded[1] < 0.1
+    assert one.dump_state()["adapters"] == 1
+
+
+def test_what_runs_takes_the_slots_of_what_ran_longest_ago() -> None:
+    view = EndpointView([serving("", "", 2, name=name) for name in "ab"])
+    one = scorer(tie_score=0.2)
+    one.score(request(model="x"), view)
+    for adapter in "xy":
+        one.on_response_complete(**send(one, adapter, view[0]))
+    send(one, "z", view[0])
+
+    assert one.score(request(model="x"), view)[0] < 0.95
+    assert one.score(request(model="y"), view)[0] == 0.95
+    assert one.dump_state()["residentAdapters"] == 1
+
+
+def test_names_of_ended_requests_are_bounded_while_no_report_is_read() -> None:
+    view = EndpointView([serving("", "", 10**9, name=name) for name in "ab"])
+    one = scorer()
+    one.score(request(model="x"), view)
+    for at in range(5000):
+        one.on_response_complete(**send(one, f"n{at}", view[0]))
+    [holding, _] = one._ledger.attending
+
+    assert list(holding.ended) == [f"n{at}" for at in range(5000 - MAX_NAMES, 5000)]
+    assert len(holding.resident) == MAX_NAMES
+    assert one.dump_state()["adapters"] == MAX_NAMES
+
+
+@pytest.mark.parametrize(("length", "remembered"), [(512, 1), (513, 0)])
+def test_a_name_too_long_for_an_adapter_is_nobodys(length: int, remembered: int) -> None:
+    view = EndpointView([serving("", "", 4, name="a"), serving("p q", "", 2, name="b")])
+    one = scorer(tie_score=0.2)
+    scores = one.score(request(model="n" * length), view)
+    send(one, "n" * length, view[0])
+
+    assert one.dump_state()["openRequests"] == remembered
+    assert len(set(scores)) == 1 + remembered

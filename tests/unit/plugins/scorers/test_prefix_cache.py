@@ -99,10 +99,6 @@ def test_the_length_of_the_match_may_weigh_too(
             {"match_length_weight": 0.1, "match_length_scale_tokens": 0},
             "parameters.matchLengthScaleTokens must be at least 1",
         ),
-        (
-            {"prefix_match_info_producer_name": "precise-prefix-cache-producer"},
-            "parameters.prefixMatchInfoProducerName must be 'approx-prefix-cache-producer'.*later",
-        ),
     ],
     ids=str,
 )
@@ -111,7 +107,3 @@ def test_parameters_that_make_no_sense_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         PrefixCacheScorer(**parameters)
-
-
-def test_the_default_producer_may_be_named() -> None:
-    PrefixCacheScorer(prefix_match_info_producer_name="approx-prefix-cache-producer")

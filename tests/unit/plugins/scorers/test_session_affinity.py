@@ -289,7 +289,7 @@ def test_the_first_source_that_says_something_counts() -> None:
                 "strategy": "session_id",
                 "session_id_config": SessionIdConfig(eviction_ttl_seconds=0.0),
             },
-            r"evictionTtlSeconds must be a number of seconds above 0, got 0\.0",
+            r"evictionTtlSeconds must be above 0 and at most 1e\+09, got 0\.0",
             id="no-time",
         ),
         pytest.param(
@@ -310,6 +310,14 @@ def test_the_first_source_that_says_something_counts() -> None:
             r"encodedEndpointHeaderConfig\.header must name a header",
             id="no-header",
         ),
+        pytest.param(
+            {
+                "strategy": "session_id",
+                "session_id_config": SessionIdConfig([Source(":authority")]),
+            },
+            r"sources\[0\]\.header must name a header, got ':authority'",
+            id="a-pseudo-header",
+        ),
     ],
 )
 def test_a_parameter_that_makes_no_sense_is_refused(
@@ -317,3 +325,53 @@ def test_a_parameter_that_makes_no_sense_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         session_filter(**parameters)
+
+
+@pytest.mark.parametrize("header", [":path", "x\ny", "x y", "x:", "hé", "x-session-token\n"])
+def test_a_header_that_http_does_not_know_is_refused(header: str) -> None:
+    with pytest.raises(ValueError, match=r"encodedEndpointHeaderConfig\.header must name a header"):
+        session_filter(encoded_endpoint_header_config=EncodedEndpointHeaderConfig(header))
+
+
+@pytest.mark.parametrize("to", [A, B], ids=["there", "elsewhere"])
+def test_a_session_whose_first_request_is_refused_is_bound_to_nobody(to: Endpoint) -> None:
+    plugin = by_id()
+    first = asked(x_session_id="s")
+    plugin.pre_request(first, choice(to, POOL))
+    plugin.on_response_complete(first, choice(to, POOL), TerminationCause.REFUSED, None)
+
+    assert kept(plugin, "s") == [A, B]
+
+
+def test_a_session_that_was_served_stays_where_a_later_request_is_refused() -> None:
+    plugin = by_id()
+    for cause in (TerminationCause.COMPLETED, TerminationCause.REFUSED):
+        turn = asked(x_session_id="s")
+        plugin.pre_request(turn, choice(B, POOL))
+        plugin.on_response_complete(turn, choice(B, POOL), cause, None)
+
+    assert kept(plugin, "s") == [B]
+
+
+def test_a_session_goes_where_the_gateway_took_its_request() -> None:
+    plugin = by_id()
+    send(plugin, "s", A)
+    turn = asked(x_session_id="s")
+    plugin.pre_request(turn, choice(A, POOL))
+    plugin.on_response_complete(turn, choice(A, POOL), TerminationCause.MOVED, None)
+    plugin.pre_request(turn, choice(B, POOL))
+
+    assert kept(plugin, "s") == [B]
+
+
+def test_a_session_stays_where_one_of_its_requests_went_elsewhere_twice() -> None:
+    """It was not sent to the session's endpoint, so that the gateway's turn says nothing of it."""
+    plugin = by_id()
+    pool = [A, B, endpoint("c")]
+    send(plugin, "s", A, *pool)
+    turn = asked(x_session_id="s")
+    plugin.pre_request(turn, choice(B, pool))
+    plugin.on_response_complete(turn, choice(B, pool), TerminationCause.MOVED, None)
+    plugin.pre_request(turn, choice(pool[2], pool))
+
+    assert kept(plugin, "s", *pool) == [A]
