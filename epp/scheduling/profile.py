@@ -8,6 +8,7 @@ picker raises or picks nothing, the first of the best scores is taken.
 
 import math
 from collections.abc import Sequence
+from operator import add
 
 from epp.config.loader import BuiltProfile
 from epp.framework import (
@@ -51,7 +52,7 @@ class SchedulerProfile:
         scores: dict[str, Sequence[float]] = {}
         # What is the same for all changes no choice: only columns that differ cost a pass.
         alike = 0.0
-        differing: list[tuple[float, Sequence[float]]] = []
+        differing: list[_Scorer] = []
         count = len(kept)
         for scorer in self._scorers:
             column, is_alike = scorer.scores(request, kept, count)
@@ -59,7 +60,7 @@ class SchedulerProfile:
             if is_alike:
                 alike += scorer.weight * column[0]
             else:
-                differing.append((scorer.weight, column))
+                differing.append(scorer)
         scored = ScoredView(kept, _totals(alike, differing, count))
         return ProfileResult(self._pick(request, scored), kept, scores, removed)
 
@@ -102,35 +103,34 @@ class SchedulerProfile:
         return picked
 
 
-def _totals(
-    alike: float, differing: Sequence[tuple[float, Sequence[float]]], count: int
-) -> list[float]:
+def _totals(alike: float, differing: "Sequence[_Scorer]", count: int) -> list[float]:
     """Return the weighted sum of the columns, and of what is alike, for each endpoint."""
     if not differing:
         return [alike] * count
-    weight, column = differing[0]
-    if len(differing) == 1:
-        return [alike + weight * score for score in column]
-    # Two columns in one pass: that is the usual case, and a pass is what costs.
-    second, other = differing[1]
-    totals = [alike + weight * one + second * two for one, two in zip(column, other, strict=True)]
-    for weight, column in differing[2:]:
-        totals = [total + weight * score for total, score in zip(totals, column, strict=True)]
+    # What is alike goes into the first column, and the others, which may be of an earlier request,
+    # are added as they are.
+    first, *others = differing
+    weight = first.weight
+    totals = [alike + weight * score for score in first.checked]
+    for scorer in others:
+        totals = list(map(add, totals, scorer.weighted()))
     return totals
 
 
 class _Scorer:
     """One scorer of a profile, with its weight and what its last scores were found to be."""
 
-    __slots__ = ("_alike", "_call", "_checked", "_copy", "_plugin", "name", "weight")
+    __slots__ = ("_alike", "_call", "_copy", "_plugin", "_weighted", "checked", "name", "weight")
 
     def __init__(self, instance: PluginInstance, weight: float, metrics: Metrics) -> None:
         self.name = instance.name
         self.weight = weight
         self._plugin: Scorer = instance.plugin
         self._call = metrics.plugin("scorer", instance)
-        self._checked: Sequence[float] | None = None
+        self.checked: Sequence[float] = ()
+        """The last scores, each in [0, 1]."""
         self._copy: Sequence[float] = ()
+        self._weighted: Sequence[float] | None = None
         self._alike = False
 
     def scores(
@@ -140,7 +140,7 @@ class _Scorer:
         try:
             with self._call:
                 scores = self._plugin.score(request, endpoints)
-                if scores is self._checked and scores == self._copy and len(scores) == count:
+                if scores is self.checked and scores == self._copy and len(scores) == count:
                     return scores, self._alike
                 if len(scores) != count:
                     message = f"{len(scores)} scores for {count} endpoints"
@@ -149,8 +149,16 @@ class _Scorer:
         except EPPError:
             return [0.0] * count, True
         # A scorer may return the same again, but may also have changed it.
-        self._checked, self._copy, self._alike = checked, checked[:], alike
+        self.checked, self._copy, self._alike = checked, checked[:], alike
+        self._weighted = None
         return checked, alike
+
+    def weighted(self) -> Sequence[float]:
+        """Return the last scores times the weight; made once where they stay the same."""
+        if self._weighted is None:
+            weight = self.weight
+            self._weighted = [weight * score for score in self.checked]
+        return self._weighted
 
 
 def _checked(scores: Sequence[float], count: int) -> tuple[Sequence[float], bool]:
