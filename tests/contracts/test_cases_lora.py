@@ -8,7 +8,7 @@ of a picker that filters, run through the filter chain that decides as it did.
 import inspect
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,18 +33,8 @@ DIFFERING: dict[str, str] = {}
 FIELD_LEVELS = {"graded": False, "tieScore": 0.0, "spreadRequests": 0}
 """What makes the scorer's rule the field's, beside the levels that the case gives."""
 
-Check = Callable[[Case], Any]
-CHECKS: dict[str, Check] = {}
-
-
-def case(*names: str) -> Callable[[Check], Check]:
-    """Register how a case is checked."""
-
-    def register(check: Check) -> Check:
-        CHECKS.update(dict.fromkeys(names, check))
-        return check
-
-    return register
+CHECKS = cases.Checks()
+case = CHECKS.register
 
 
 def test_every_binding_case_is_tested_or_has_a_reason() -> None:

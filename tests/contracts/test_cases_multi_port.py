@@ -10,7 +10,7 @@ import base64
 import contextlib
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,18 +51,8 @@ DIFFERING = {
     "mp-010-pool-lifecycle": KUBERNETES,
 }
 
-Check = Callable[[Case], Any]
-CHECKS: dict[str, Check] = {}
-
-
-def case(*names: str) -> Callable[[Check], Check]:
-    """Register how a case is checked."""
-
-    def register(check: Check) -> Check:
-        CHECKS.update(dict.fromkeys(names, check))
-        return check
-
-    return register
+CHECKS = cases.Checks()
+case = CHECKS.register
 
 
 def test_every_binding_case_is_tested_or_has_a_reason() -> None:

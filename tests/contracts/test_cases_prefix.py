@@ -8,7 +8,7 @@ is looked at is the attribute that scorers read.
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,18 +56,8 @@ DIFFERING_ROWS = {
 }
 """Rows of tested cases where this picker differs, or has no room for them yet."""
 
-Check = Callable[..., Any]
-CHECKS: dict[str, Check] = {}
-
-
-def case(*names: str) -> Callable[[Check], Check]:
-    """Register how a case is checked."""
-
-    def register(check: Check) -> Check:
-        CHECKS.update(dict.fromkeys(names, check))
-        return check
-
-    return register
+CHECKS = cases.Checks()
+case = CHECKS.register
 
 
 def test_every_binding_case_is_tested_or_has_a_reason() -> None:

@@ -7,7 +7,6 @@ what binds: destination, statuses, bodies, content-length, token counts; headers
 
 import json
 import re
-from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -39,18 +38,8 @@ DIFFERS = {
 
 ELSEWHERE = {"proto-031-health-service": "tests/integration/test_health.py"}
 
-Check = Callable[[dict[str, Any]], Coroutine[Any, Any, None]]
-CHECKS: dict[str, Check] = {}
-
-
-def case(*names: str) -> Callable[[Check], Check]:
-    """Register how a case is checked."""
-
-    def register(check: Check) -> Check:
-        CHECKS.update(dict.fromkeys(names, check))
-        return check
-
-    return register
+CHECKS = cases.Checks()
+case = CHECKS.register
 
 
 def test_every_binding_case_is_tested_or_has_a_reason() -> None:

@@ -5,13 +5,29 @@ Each area's test module says of every case that binds (`must`, `should`) either 
 why this picker differs or has no room for it yet; `unaccounted` names those it forgot.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 FOLDER = Path(__file__).parents[1] / "data" / "cases"
+
+Check = Callable[..., Any]
+
+
+class Checks(dict[str, Check]):
+    """How the cases of an area are checked, by their id."""
+
+    def register(self, *names: str) -> Callable[[Check], Check]:
+        """Register the decorated function for cases that have no check yet."""
+
+        def register(check: Check) -> Check:
+            assert not self.keys() & set(names), f"{names} have a check already"
+            self.update(dict.fromkeys(names, check))
+            return check
+
+        return register
 
 
 def load(area: str) -> dict[str, dict[str, Any]]:
