@@ -45,12 +45,11 @@ class EngineLoad(NamedTuple):
 
 @dataclass(slots=True)
 class Lookups:
-    """Tokens looked up in the prefix cache by admissions; those that came back told apart."""
+    """Tokens that admissions looked up in the prefix cache; those of returning requests apart."""
 
     queries: int = 0
     hits: int = 0
     preempted_queries: int = 0
-    preempted_hits: int = 0
 
 
 @dataclass(slots=True)

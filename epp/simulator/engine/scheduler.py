@@ -320,7 +320,6 @@ class Scheduler:
         lookups = batch.lookups
         if resumed:
             lookups.preempted_queries += queries
-            lookups.preempted_hits += hits
         else:
             lookups.queries += queries
             lookups.hits += hits

@@ -1,6 +1,6 @@
 import pytest
 
-from epp.simulator.engine import EngineLoad, StepTiming
+from epp.simulator.engine import EngineLoad
 from support.engines import engine, other_prompt, replies, request, run, scheduled
 
 
@@ -102,39 +102,6 @@ def test_what_is_computed_differently_is_not_shared(other: dict[str, str]):
     step = sut.step()
 
     assert [one.cached_tokens for one in step.admitted] == [0, 0]
-
-
-def test_a_request_whose_adapter_is_one_too_many_is_passed_over_and_keeps_its_place():
-    sut = engine(max_num_seqs=8)
-    for name, adapter, reply in (
-        ("a", "x", 2), ("b", "y", 4), ("c", "z", 2), ("d", "x", 2), ("e", None, 2), ("f", "w", 2),
-    ):  # fmt: skip
-        sut.add_request(request(name, adapter=adapter, reply=reply))
-
-    steps = [sut.step()]
-    load = sut.load
-    steps += run(sut)
-
-    assert [list(step.scheduled) for step in steps[:3]] == [
-        ["a", "b", "d", "e"],
-        ["a", "b", "d", "e"],
-        ["b", "c"],
-    ]
-    assert load[:3] == (4, 2, 2)
-    assert sut.load.deferred == 0
-
-
-def test_an_adapter_is_loaded_once_while_it_keeps_its_slot():
-    sut = engine()
-    timing = StepTiming()
-    sut.add_request(request("a", adapter="x", reply=2))
-
-    steps = run(sut)
-
-    assert [step.duration for step in steps] == [
-        timing.duration(tokens=10, sequences=1, lora_loads=1),
-        timing.duration(tokens=1, sequences=1, lora_loads=0),
-    ]
 
 
 def test_a_prompt_that_does_not_fit_holds_up_those_behind_it():
