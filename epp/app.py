@@ -98,16 +98,21 @@ class App:
     """One picker. `run` serves until `stop` is called; several can live in one process."""
 
     def __init__(
-        self, options: Options, *, log: RequestLog | None = None, registry: Registry | None = None
+        self,
+        options: Options,
+        *,
+        log: RequestLog | None = None,
+        registry: Registry | None = None,
+        rng: random.Random | None = None,
     ) -> None:
-        """Raises ConfigError where the configuration cannot be used."""
+        """`rng` breaks ties. Raises ConfigError where the configuration cannot be used."""
         self._options = options
         self._log = log or RequestLog(None)
         self._credentials = (
             server_credentials(options.cert_path) if options.secure_serving else None
         )
         self._stop = asyncio.Event()
-        self._rng = random.Random()
+        self._rng = rng or random.Random()
         clock = time.monotonic
         self._prometheus = CollectorRegistry()
         ProcessCollector(registry=self._prometheus)

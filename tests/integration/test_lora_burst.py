@@ -103,7 +103,7 @@ async def test_the_placement_stays_put_when_the_burst_comes_again() -> None:
 
 
 async def test_pickers_that_know_nothing_agree_on_the_homes() -> None:
-    pickers = [Core([{"max": SLOTS}] * 8) for _ in range(3)]
+    pickers = [Core([{"max": SLOTS}] * 8, seed=seed) for seed in range(3)]
 
     homes = [[one.endpoint.id.name for one in await routed(core, ADAPTERS)] for core in pickers]
 

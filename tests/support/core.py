@@ -5,6 +5,7 @@ process.
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from epp.app import App, Options
@@ -29,16 +30,18 @@ class Core:
         config: Path | None = None,
         registry: Registry | None = None,
         log: RequestLog | None = None,
+        seed: int = 0,
         **options: Any,
     ) -> None:
         """
         `pods` are written as the case files write them: name, ip, port, q, kv, run, loras, wloras.
-        Further arguments are fields of the app's options.
+        `seed` decides what falls to chance. Further arguments are fields of the app's options.
         """
         self.app = App(
             Options(endpoints_file=Path("not-read"), config_file=config, **options),
             registry=registry,
             log=log,
+            rng=Random(seed),
         )
         for at, pod in enumerate(pods):
             self.add(at, pod)
