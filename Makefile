@@ -20,7 +20,7 @@ run: install  ## Run the demo: simulators, picker and a real Envoy (ARGS=--once 
 	$(BIN)/epp demo $(ARGS)
 
 test: install  ## Run every test: unit, properties, contracts, integration, and e2e with a real Envoy
-	$(BIN)/python -m pytest tests e2e $(ARGS)
+	$(BIN)/python -m pytest tests e2e --numprocesses auto --dist worksteal $(ARGS)
 
 e2e: install  ## Run only the tests with a real Envoy
 	$(BIN)/python -m pytest e2e $(ARGS)

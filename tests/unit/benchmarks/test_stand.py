@@ -31,10 +31,8 @@ def test_the_page_that_is_scraped_has_the_size_of_a_real_one() -> None:
 
 
 def test_the_kernels_account_of_a_process_is_its_own() -> None:
-    before = stand.cpu_seconds(os.getpid()), time.process_time()
-    deadline = time.process_time() + 0.02
-    while time.process_time() < deadline:
-        pass
-    after = stand.cpu_seconds(os.getpid()), time.process_time()
+    before = time.process_time()
+    account = stand.cpu_seconds(os.getpid())
+    after = time.process_time()
 
-    assert after[0] - before[0] == pytest.approx(after[1] - before[1], abs=0.002)
+    assert before <= account <= after

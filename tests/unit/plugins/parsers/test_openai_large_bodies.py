@@ -1,7 +1,10 @@
 """Large bodies are read as strictly as small ones, and however they are made, none takes long."""
 
 import json
-import time
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -119,6 +122,30 @@ def filled(head: str, unit: str, tail: str) -> bytes:
     return f"{head}{(unit * times).rstrip(',')}{tail}".encode()
 
 
+@dataclass
+class Calls:
+    count: int = 0
+
+
+@contextmanager
+def counted_calls() -> Iterator[Calls]:
+    """
+    Count the calls and returns, of Python's functions and of C's.
+
+    They stand for the time, which no test can assert: a loop over a body's items makes millions.
+    """
+    calls = Calls()
+
+    def count(*_: object) -> None:
+        calls.count += 1
+
+    sys.setprofile(count)
+    try:
+        yield calls
+    finally:
+        sys.setprofile(None)
+
+
 ASK = '{"model":"a","messages":[{"content":"x"}]'
 
 LARGE_AND_MALFORMED = {
@@ -139,12 +166,10 @@ LARGE_AND_MALFORMED = {
 @pytest.mark.parametrize(("path", "body"), LARGE_AND_MALFORMED.values(), ids=LARGE_AND_MALFORMED)
 def test_a_large_malformed_body_is_refused_at_once(path: str, body: bytes) -> None:
     """Everything else waits meanwhile."""
-    began = time.process_time()
-
-    with pytest.raises(BadRequest):
+    with pytest.raises(BadRequest), counted_calls() as calls:
         parse(path, body)
 
-    assert time.process_time() - began < 0.3
+    assert calls.count < 20_000
 
 
 LARGE: dict[str, tuple[Any, ...]] = {
@@ -178,20 +203,20 @@ LARGE: dict[str, tuple[Any, ...]] = {
 
 @pytest.mark.parametrize(("path", "head", "unit", "tail"), LARGE.values(), ids=LARGE)
 def test_no_large_body_holds_up_other_requests(path: str, head: str, unit: str, tail: str) -> None:
+    """Of millions of items, few are looked at one by one; the rest is the libraries' to do."""
     body = filled(head, unit, tail)
     parser = OpenAIParser()
-    began = time.process_time()
 
-    parser.parse_request(path, {}, body)
-    parsed = time.process_time()
-    try:
-        parser.rewrite_model(body, "b")
-    except BadRequest:
-        assert "model" in unit
-    rewritten = time.process_time()
+    with counted_calls() as parsing:
+        parser.parse_request(path, {}, body)
+    with counted_calls() as rewriting:
+        try:
+            parser.rewrite_model(body, "b")
+        except BadRequest:
+            assert "model" in unit
 
-    assert parsed - began < 0.5
-    assert rewritten - parsed < 0.5
+    assert parsing.count < 600_000
+    assert rewriting.count < 20_000
 
 
 def test_a_conversation_of_countless_messages_is_hashed_up_to_a_bound() -> None:
