@@ -143,6 +143,8 @@ def used_metrics() -> CollectorRegistry:
     metrics.pick(one)
     metrics.stream_opened()
     metrics.stream_closed("OK")
+    metrics.connection_opened()
+    metrics.http2_violation("stream", "PROTOCOL_ERROR")
     missing = frozenset({"waiting"})
     metrics.scrapes.scraped(one, 0.001, EndpointUpdate(missing=missing, parse_errors=1))
     metrics.watch_pool(lambda: [one], lambda: 0.0)

@@ -12,7 +12,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from epp.extproc import messages
-from epp.extproc.grpc_door import SERVICE
+from epp.extproc.messages import SERVICE
 from stack import MODEL, Picker, gateway
 from support import wire
 

@@ -16,7 +16,7 @@ import grpc
 import pytest
 
 from epp.extproc import messages
-from epp.extproc.grpc_door import SERVICE
+from epp.extproc.messages import SERVICE
 from stack import MODEL, Picker
 from support import wire
 

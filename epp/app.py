@@ -14,12 +14,11 @@ import random
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import grpc
 import structlog
 from prometheus_client import CollectorRegistry, ProcessCollector
 
@@ -28,8 +27,10 @@ from epp.config import loader
 from epp.datalayer.collector import Collector
 from epp.datalayer.datastore import Datastore
 from epp.extproc import listeners
-from epp.extproc.certificates import server_credentials
+from epp.extproc.certificates import Certificate
+from epp.extproc.door import Door
 from epp.extproc.grpc_door import GrpcDoor
+from epp.extproc.h2.door import LeanDoor
 from epp.extproc.health import Health
 from epp.framework import (
     ConfigError,
@@ -52,7 +53,8 @@ from epp.requestcontrol.reload import Reloader, scorer_weights
 MIN_REFRESH_SECONDS = 0.05
 """As the field has it: 20 scrapes a second tell no more than engines report."""
 
-FOR_EVER = 86_400.0
+TRANSPORTS: Mapping[str, Callable[..., Door]] = {"lean": LeanDoor, "grpc": GrpcDoor}
+"""What serves ext_proc: HTTP/2 frames of our own, or the gRPC library."""
 
 _log = structlog.get_logger("epp")
 
@@ -67,6 +69,7 @@ class Options:
     metrics_port: int = 9090
     config_file: Path | None = None
     endpoints_file: Path | None = None
+    transport: str = "grpc"
     secure_serving: bool = True
     cert_path: Path | None = None
     drain_timeout: float = 30.0
@@ -108,9 +111,6 @@ class App:
         """`rng` breaks ties. Raises ConfigError where the configuration cannot be used."""
         self._options = options
         self._log = log or RequestLog(None)
-        self._credentials = (
-            server_credentials(options.cert_path) if options.secure_serving else None
-        )
         self._stop = asyncio.Event()
         self._rng = rng or random.Random()
         clock = time.monotonic
@@ -141,8 +141,11 @@ class App:
             decisions=self.decisions,
             metrics=self.metrics,
         )
-        self.door = GrpcDoor(self.director, self.metrics, max_body_bytes=options.max_request_bytes)
         self.health = Health()
+        self.door = TRANSPORTS[options.transport](
+            self.director, self.metrics, self.health, max_body_bytes=options.max_request_bytes
+        )
+        self._certificate = Certificate(options.cert_path) if options.secure_serving else None
         self._synced = asyncio.Event()
         self.ready = asyncio.Event()
         """Set once the picker can decide with what it should know, and its ports are open."""
@@ -215,7 +218,7 @@ class App:
         for warning in self.configuration.warnings:
             _log.warning("configuration", warning=warning)
         async with contextlib.AsyncExitStack() as stack:
-            server = await self._open(stack)
+            await self._open(stack)
             gc.collect()
             gc.freeze()
             async with asyncio.TaskGroup() as group:
@@ -230,24 +233,19 @@ class App:
                 if self._options.config_file is not None:
                     tasks.append(group.create_task(self._reload(), name="reload"))
                 await self._stop.wait()
-                await self._drain(server)
+                await self._drain()
                 for task in tasks:
                     task.cancel()
         _log.info("stopped")
 
-    async def _open(self, stack: contextlib.AsyncExitStack) -> grpc.aio.Server:
+    async def _open(self, stack: contextlib.AsyncExitStack) -> None:
         options = self._options
         address = options.bind_address or listeners.any_address()
-        await self.health.start()
-        server = listeners.server(options.max_request_bytes)
-        server.add_generic_rpc_handlers((self.door.handler,))
-        self.health.add_to(server)
-        grpc_port = await listeners.listen(server, address, options.grpc_port, self._credentials)
-        stack.push_async_callback(server.stop, None)
-        probes = listeners.server(options.max_request_bytes)
-        self.health.add_to(probes)
-        health_port = await listeners.listen(probes, address, options.grpc_health_port, None)
-        stack.push_async_callback(probes.stop, None)
+        stack.push_async_callback(self.door.close)
+        grpc_port = await self.door.listen(
+            address, options.grpc_port, certificate=self._certificate
+        )
+        health_port = await self.door.listen(address, options.grpc_health_port, only_health=True)
         site = await stack.enter_async_context(
             exporter.serve(
                 address,
@@ -265,9 +263,9 @@ class App:
             grpc_port=grpc_port,
             grpc_health_port=health_port,
             metrics_port=site.port,
-            secure=self._credentials is not None,
+            secure=options.secure_serving,
+            transport=options.transport,
         )
-        return server
 
     async def _reload(self) -> None:
         assert self._options.config_file is not None  # else nothing would change
@@ -295,7 +293,7 @@ class App:
                 async with asyncio.timeout(self._options.scrape_timeout):
                     await collector.first_round.wait()
         if not self.stopping:
-            await self.health.set_ready(ready=True)
+            self.health.set_ready(ready=True)
             self.ready.set()
             _log.info("ready", endpoints=len(self.datastore.endpoints()))
 
@@ -313,23 +311,17 @@ class App:
             timeout=self._options.scrape_timeout,
         )
 
-    async def _drain(self, server: grpc.aio.Server) -> None:
+    async def _drain(self) -> None:
         """Refuse what is new, wait for what runs, cut what is left at the time-out."""
         seconds = self._options.drain_timeout
         _log.info("draining", timeout_seconds=seconds)
         self.metrics.draining(draining=True)
-        await self.health.set_ready(ready=False)
-        # This stop never runs out by itself: one that does so while another ends the server would
-        # reach for a server that is gone, which grpc.aio answers with a crash.
-        refusing = asyncio.create_task(server.stop(seconds + FOR_EVER), name="graceful stop")
+        self.health.set_ready(ready=False)
         try:
-            async with asyncio.timeout(seconds):
-                await self.door.drained()
+            await self.door.drain(seconds)
         except TimeoutError:
             _log.warning("drain time-out: streams that still run are cut")
-        self.door.stop()
-        await server.stop(None)
-        await refusing
+        await self.door.close()
 
     def state(self) -> Mapping[str, Any]:
         """What /debug/state shows: the pool and the plugins' memory."""

@@ -39,6 +39,12 @@ def main() -> None:
 @option("--bind-address", default="", help="Address to listen on.  [default: all, IPv4 and IPv6]")
 @option("--config-file", type=_FILE, help="An EndpointPickerConfig in YAML.")
 @option("--endpoints-file", type=_FILE, help="The endpoints in YAML, re-read when it changes.")
+@option(
+    "--transport",
+    type=click.Choice(["lean", "grpc"]),
+    default="grpc",
+    help="What serves ext_proc: the gRPC library, or HTTP/2 of the picker's own, new and quicker.",
+)
 @switch("--secure-serving", default=True, help="Serve ext_proc over TLS.")
 @option(
     "--cert-path",

@@ -18,7 +18,6 @@ import msgspec
 from google.protobuf import json_format
 
 from epp.extproc import messages
-from epp.extproc.grpc_door import SERVICE
 from epp.framework import ConfigError
 
 PIECE_BYTES = 1 << 16
@@ -55,7 +54,7 @@ async def play(
             await _channel(address, plaintext=plaintext) as channel,
         ):
             process = channel.stream_stream(
-                f"/{SERVICE}/Process",
+                f"/{messages.SERVICE}/Process",
                 request_serializer=messages.ProcessingRequest.SerializeToString,
                 response_deserializer=messages.ProcessingResponse.FromString,
             )

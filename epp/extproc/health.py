@@ -2,64 +2,64 @@
 gRPC health: liveness, readiness, the ext_proc service, and the picker as a whole.
 
 Liveness says that the process serves at all; the other names say that the picker can decide: its
-endpoints are known and it is not stopping. Names that nobody registered are NOT_FOUND.
+endpoints are known and it is not stopping. Names that nobody registered are unknown.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
-import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2
 
-from epp.extproc.grpc_door import SERVICE
+from epp.extproc.messages import SERVICE
 
 LIVENESS = "liveness"
 READINESS_NAMES = ("", "readiness", SERVICE)
+SERVICE_UNKNOWN: int = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 
 _SERVING: int = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING: int = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
-class _Servicer(health.aio.HealthServicer):  # type: ignore[misc]
-    """The library's servicer, and the List that it leaves out."""
-
-    def __init__(self, statuses: Mapping[str, int]) -> None:
-        super().__init__()
-        self._statuses = statuses
-
-    async def List(  # noqa: N802 - the method's name in the protocol
-        self, _: Any, __: Any
-    ) -> Any:
-        """Return the status of every name."""
-        return health_pb2.HealthListResponse(
-            statuses={
-                name: health_pb2.HealthCheckResponse(status=status)
-                for name, status in self._statuses.items()
-            }
-        )
-
-
 class Health:
-    """One state, served on any number of servers: Check, Watch and List."""
+    """One state, served by any number of servers; alive from the start, ready when told."""
 
     def __init__(self) -> None:
-        self._statuses: dict[str, int] = {}
-        self._servicer = _Servicer(self._statuses)
+        self._statuses = dict.fromkeys(READINESS_NAMES, _NOT_SERVING) | {LIVENESS: _SERVING}
+        self._watchers: set[Callable[[], None]] = set()
 
-    def add_to(self, server: grpc.aio.Server) -> None:
-        """Serve grpc.health.v1 on a server."""
-        health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
+    @property
+    def statuses(self) -> Mapping[str, int]:
+        """The status of every name."""
+        return self._statuses
 
-    async def start(self) -> None:
-        """Be alive, and not ready yet."""
-        await self._set(LIVENESS, _SERVING)
-        await self.set_ready(ready=False)
-
-    async def set_ready(self, *, ready: bool) -> None:
+    def set_ready(self, *, ready: bool) -> None:
         """Tell those who check and those who watch."""
-        for name in READINESS_NAMES:
-            await self._set(name, _SERVING if ready else _NOT_SERVING)
+        self._statuses.update(dict.fromkeys(READINESS_NAMES, _SERVING if ready else _NOT_SERVING))
+        for watcher in list(self._watchers):
+            watcher()
 
-    async def _set(self, name: str, status: int) -> None:
-        self._statuses[name] = status
-        await self._servicer.set(name, status)
+    def watch(self, watcher: Callable[[], None]) -> None:
+        """Call this after each change, until `unwatch`."""
+        self._watchers.add(watcher)
+
+    def unwatch(self, watcher: Callable[[], None]) -> None:
+        """Call this no more."""
+        self._watchers.discard(watcher)
+
+
+def response(status: int) -> bytes:
+    """Return a serialised HealthCheckResponse."""
+    data: bytes = health_pb2.HealthCheckResponse(status=status).SerializeToString()
+    return data
+
+
+def list_response(statuses: Mapping[str, int]) -> bytes:
+    """Return a serialised HealthListResponse."""
+    listed = {name: health_pb2.HealthCheckResponse(status=one) for name, one in statuses.items()}
+    data: bytes = health_pb2.HealthListResponse(statuses=listed).SerializeToString()
+    return data
+
+
+def asked_service(message: bytes) -> str:
+    """Return the name in a serialised HealthCheckRequest; raise DecodeError where it is none."""
+    name: str = health_pb2.HealthCheckRequest.FromString(message).service
+    return name

@@ -22,6 +22,8 @@ from google.protobuf import struct_pb2
 from epp.framework import EPPError, Rejected, Unavailable
 from epp.requestcontrol import protocol
 
+SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
+
 ProcessingRequest = pb.ProcessingRequest
 DecodeError = protobuf.DecodeError
 ProcessingResponse = pb.ProcessingResponse

@@ -1,36 +1,32 @@
 """
-One ext_proc stream: the loop between the wire, the exchange and the director.
+One ext_proc stream: what lies between the wire, the exchange and the director.
 
-It knows no transport: a door gives it a way to read a message and a way to write a reply. What the
-stream took is given back in `finish`, which the door calls once, whatever ended the stream.
+It knows no transport and waits for nothing but a decision: a door gives it messages and sends what
+they leave in `replies`. What the stream took is given back in `finish`, which the door calls once,
+whatever ended the stream.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable
-
 from epp.extproc import exchange as events
-from epp.extproc.exchange import Exchange
+from epp.extproc.exchange import Exchange, RequestReceived
 from epp.extproc.messages import ProcessingRequest
 from epp.framework import EPPError, RawRequest, TerminationCause
 from epp.requestcontrol.director import Director, RoutedRequest
 
 
 class Stream:
-    """The loop of one stream: read, `receive`, write what is due, tell the director."""
+    """
+    The conversation of one stream.
 
-    def __init__(
-        self,
-        director: Director,
-        exchange: Exchange,
-        read: Callable[[], Awaitable[ProcessingRequest | None]],
-        write: Callable[[bytes], Awaitable[object]],
-    ) -> None:
-        """`read` returns None at the peer's half-close."""
+    After each call the door sends what `take_replies` returns; where a call returns a request, it
+    awaits `decide` with it before it gives the next message.
+    """
+
+    __slots__ = ("_answered", "_director", "_exchange", "_replies", "_routed", "_started")
+
+    def __init__(self, director: Director, exchange: Exchange) -> None:
         self._director = director
         self._exchange = exchange
-        self.read = read
-        self._write = write
-        self._pending: asyncio.Future[ProcessingRequest | None] | None = None
+        self._replies: list[bytes] = []
         self._routed: RoutedRequest | None = None
         self._started: events.ResponseStarted | None = None
         self._answered = False
@@ -40,61 +36,64 @@ class Stream:
         """The id of the request on this stream, "" before it is routed."""
         return self._routed.request.request_id if self._routed else ""
 
-    async def run(self, message: ProcessingRequest) -> None:
-        """Converse until nothing more is due; `message` is the first."""
-        exchange = self._exchange
-        following: ProcessingRequest | None = message
-        while following is not None:
-            await self._act(exchange.receive(following))
-            if exchange.finished:
-                return
-            following = await self._next()
-        await self._act(exchange.half_closed())
+    @property
+    def finished(self) -> bool:
+        """Whether nothing more is due: the stream may be ended."""
+        return self._exchange.finished
 
-    async def _next(self) -> ProcessingRequest | None:
-        """Read the next message; where the exchange is out of patience first, tell it so."""
-        while (patience := self._exchange.patience) is not None:
-            # A read that is cancelled would lose its message: leave it running instead.
-            self._pending = self._pending or asyncio.ensure_future(self.read())
-            done, _ = await asyncio.wait((self._pending,), timeout=patience)
-            if done:
-                break
-            await self._act(self._exchange.nothing_came())
-        if self._pending is not None:
-            pending, self._pending = self._pending, None
-            return await pending
-        return await self.read()
+    @property
+    def patience(self) -> float | None:
+        """Seconds to wait for the next message before `nothing_came` must be told, or None."""
+        return self._exchange.patience
 
-    async def _act(self, event: events.Event | None) -> None:
-        write = self._write
-        for reply in self._exchange.take_replies():
-            await write(reply)
+    def take_replies(self) -> list[bytes]:
+        """Return the replies that are due now, in order, and forget them."""
+        replies, self._replies = self._replies, []
+        return replies
+
+    def receive(self, message: ProcessingRequest) -> RequestReceived | None:
+        """Take the next message; return the request that is to be decided with it, if any."""
+        return self._act(self._exchange.receive(message))
+
+    def nothing_came(self) -> RequestReceived | None:
+        """Note that `patience` ran out."""
+        return self._act(self._exchange.nothing_came())
+
+    def half_closed(self) -> RequestReceived | None:
+        """Note that the peer will send no more."""
+        return self._act(self._exchange.half_closed())
+
+    def _act(self, event: events.Event | None) -> RequestReceived | None:
+        self._replies.extend(self._exchange.take_replies())
         if event is None:
-            return
-        routed = self._routed
-        if type(event) is events.RequestReceived:
-            await self._decide(event)
-        elif type(event) is events.RequestInvalid:
+            return None
+        if type(event) is RequestReceived:
+            return event
+        if type(event) is events.RequestInvalid:
             self._director.refuse(event.raw, event.error)
-            await self._refuse(event.error)
-        elif routed is not None:
-            self._observe(routed, event)
+            self._refuse(event.error)
+        elif self._routed is not None:
+            self._observe(self._routed, event)
+        return None
 
-    async def _decide(self, event: events.RequestReceived) -> None:
+    async def decide(self, request: RequestReceived) -> None:
+        """
+        Have a request decided.
+
+        It may be begun outside a task: it does not need one before it suspends.
+        """
         try:
-            routed = await self._director.handle_request(event.raw)
+            routed = await self._director.handle_request(request.raw)
         except EPPError as error:
-            await self._refuse(error)
+            self._refuse(error)
             return
         self._routed = routed
-        for reply in self._exchange.route(routed.decision):
-            self._answered = True
-            await self._write(reply)
-
-    async def _refuse(self, error: EPPError) -> None:
         self._answered = True
-        for reply in self._exchange.refuse(error):
-            await self._write(reply)
+        self._replies.extend(self._exchange.route(routed.decision))
+
+    def _refuse(self, error: EPPError) -> None:
+        self._answered = True
+        self._replies.extend(self._exchange.refuse(error))
 
     def _observe(self, routed: RoutedRequest, event: events.Event) -> None:
         director = self._director
@@ -114,16 +113,14 @@ class Stream:
                 director.on_response_body(routed, chunk)
                 director.on_response_end(routed)
 
-    async def refuse(self, error: EPPError) -> None:
+    def refuse(self, error: EPPError) -> None:
         """Tell the client of an error that ends the stream, unless its request is answered."""
         if not self._answered:
             self._director.refuse(RawRequest({}, None), error)
-            await self._refuse(error)
+            self._refuse(error)
 
     def finish(self, *, failed: bool, stopping: bool) -> None:
         """Give back what the request took, with the cause that what was seen suggests."""
-        if self._pending is not None:
-            self._pending.cancel()
         if self._routed is None:
             return
         started = self._started

@@ -67,6 +67,18 @@ class Metrics:
             registry=registry,
         )
         self._stream_codes: dict[str, Counter] = {}
+        self._connections = Gauge(
+            "epp_http2_connections",
+            "Connections to the lean door, those of health probes included.",
+            registry=registry,
+        )
+        self._violations = Counter(
+            "epp_http2_violations",
+            "What peers did against HTTP/2 or its limits, by the error code that they were told,"
+            " and by what it cost them: a stream or the connection.",
+            ("scope", "code"),
+            registry=registry,
+        )
         self._loop_lag = Histogram(
             "epp_event_loop_lag_seconds",
             "How much later than asked a timer of the event loop fires.",
@@ -150,6 +162,18 @@ class Metrics:
         if closed is None:
             closed = self._stream_codes[code] = self._streams.labels(code)
         closed.inc()
+
+    def connection_opened(self) -> None:
+        """Count a connection to the lean door that was made."""
+        self._connections.inc()
+
+    def connection_closed(self) -> None:
+        """Count a connection to the lean door that ended."""
+        self._connections.dec()
+
+    def http2_violation(self, scope: str, code: str) -> None:
+        """Count what cost a peer its "stream" or its "connection", with the error code's name."""
+        self._violations.labels(scope, code).inc()
 
     def watch_pool(
         self, endpoints: Callable[[], Sequence[Endpoint]], clock: Callable[[], float]

@@ -43,6 +43,9 @@ class Producers:
 
     async def _wait(self, request: InferenceRequest, endpoints: EndpointView) -> None:
         """Run the waiting producers side by side until all are done or the deadline is over."""
+        # The request may have been begun outside a task, which the time-out needs: a door makes it
+        # one where it suspends.
+        await asyncio.sleep(0)
         try:
             async with asyncio.timeout(self._deadline_seconds), asyncio.TaskGroup() as group:
                 for plugin, call in self._waiting:

@@ -2,10 +2,11 @@
 
 import asyncio
 import contextlib
+import contextvars
 import io
 import json
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ import grpc
 import pytest
 import trustme
 
-from epp.app import App, Options, running
+from epp.app import TRANSPORTS, App, Options, running
 from epp.extproc import messages
-from epp.extproc.grpc_door import SERVICE
+from epp.extproc.messages import SERVICE
 from epp.framework import ConfigError
 from epp.observability import logs
 from support import wire
@@ -28,10 +29,22 @@ pytestmark = [
 ENDPOINTS = "endpoints: [{name: a, address: 127.0.0.1, port: 1}]\n"
 
 
+TRANSPORT = contextvars.ContextVar("TRANSPORT", default="grpc")
+
+
+@pytest.fixture(autouse=True, params=TRANSPORTS)
+def transport(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Every test runs through both doors."""
+    token = TRANSPORT.set(request.param)
+    yield request.param
+    TRANSPORT.reset(token)
+
+
 def options(tmp_path: Path, **changes: Any) -> Options:
     endpoints = tmp_path / "endpoints.yaml"
     endpoints.write_text(ENDPOINTS)
     given: dict[str, Any] = {
+        "transport": TRANSPORT.get(),
         "bind_address": "127.0.0.1",
         "grpc_port": 0,
         "grpc_health_port": 0,

@@ -8,8 +8,10 @@ import pytest
 import pytest_asyncio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from epp.extproc.grpc_door import SERVICE
+from epp.app import TRANSPORTS
 from epp.extproc.health import Health
+from epp.extproc.messages import SERVICE
+from support.core import Core
 
 pytestmark = pytest.mark.looptime(False)  # noqa: FBT003 - real sockets need real time
 
@@ -17,17 +19,14 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
-@pytest_asyncio.fixture
-async def health() -> AsyncIterator[tuple[Health, Any]]:
-    health = Health()
-    await health.start()
-    server = grpc.aio.server()
-    health.add_to(server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
+@pytest_asyncio.fixture(params=TRANSPORTS)
+async def health(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Health, Any]]:
+    app = Core().app
+    door = TRANSPORTS[request.param](app.director, app.metrics, app.health, max_body_bytes=1000)
+    port = await door.listen("127.0.0.1", 0, only_health=True)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        yield health, health_pb2_grpc.HealthStub(channel)
-    await server.stop(None)
+        yield app.health, health_pb2_grpc.HealthStub(channel)
+    await door.close()
 
 
 async def check(stub: Any, name: str) -> int:
@@ -39,7 +38,7 @@ async def test_readiness_follows_the_picker(health: tuple[Health, Any], name: st
     state, stub = health
     seen = [await check(stub, name)]
     for ready in (True, False):
-        await state.set_ready(ready=ready)
+        state.set_ready(ready=ready)
         seen.append(await check(stub, name))
 
     assert seen == [NOT_SERVING, SERVING, NOT_SERVING]
@@ -60,7 +59,7 @@ async def test_a_watcher_is_told_of_every_change(health: tuple[Health, Any]) -> 
     state, stub = health
     watch = stub.Watch(health_pb2.HealthCheckRequest(service=SERVICE))
     seen = [(await watch.read()).status]
-    await state.set_ready(ready=True)
+    state.set_ready(ready=True)
     seen.append((await watch.read()).status)
     watch.cancel()
 

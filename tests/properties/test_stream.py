@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.extproc import messages
+from epp.extproc.conversation import Conversation
 from epp.extproc.exchange import Exchange
 from epp.extproc.messages import ProcessingRequest
 from epp.extproc.stream import Stream
@@ -76,14 +77,16 @@ async def converse(core: Core, script: Script) -> list[TerminationCause]:
             finish(routed, cause)
 
     watched: Any = Watched()
-    stream = Stream(watched, Exchange(max_body_bytes=LIMIT), script.read, script.write)
+    stream = Stream(watched, Exchange(max_body_bytes=LIMIT))
+    conversation = Conversation(stream, script.read, script.write)
 
     async def serve() -> None:
-        first = await stream.read()
+        first = await script.read()
         try:
             if first is not None:
-                await stream.run(first)
+                await conversation.run(first)
         finally:
+            conversation.close()
             stream.finish(failed=False, stopping=False)
 
     task = asyncio.create_task(serve())
@@ -153,6 +156,11 @@ async def test_the_causes_tell_how_it_ended() -> None:
         wire.response_headers(),
     ]
 
+    def blamed_on_the_model_server() -> float:
+        return CORE.metric("epp_requests_finished_total", model="m", cause="model-server-error")
+
+    before = blamed_on_the_model_server()
+
     assert await cause(SCRIPT) is TerminationCause.COMPLETED
     assert await cause(SCRIPT[:5]) is TerminationCause.CLIENT_DISCONNECTED
     assert await cause(SCRIPT[:5], "cancel") is TerminationCause.CLIENT_DISCONNECTED
@@ -160,4 +168,4 @@ async def test_the_causes_tell_how_it_ended() -> None:
     assert await cause(lean) is TerminationCause.COMPLETED
     assert await cause(lean, "cancel") is TerminationCause.COMPLETED
     assert await cause(failed) is TerminationCause.COMPLETED
-    assert CORE.metric("epp_requests_finished_total", model="m", cause="model-server-error") == 1
+    assert blamed_on_the_model_server() == before + 1

@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 from epp.app import App, Options
+from epp.extproc.conversation import Conversation
 from epp.extproc.exchange import Exchange
 from epp.extproc.messages import ProcessingRequest, ProcessingResponse
 from epp.extproc.stream import Stream
@@ -93,11 +94,12 @@ class Core:
         async def write(reply: bytes) -> None:
             replies.append(reply)
 
-        stream = Stream(self.app.director, Exchange(max_body_bytes=LIMIT), read, write)
+        stream = Stream(self.app.director, Exchange(max_body_bytes=LIMIT))
+        conversation = Conversation(stream, read, write)
         first = await read()
         if first is not None:
             try:
-                await stream.run(first)
+                await conversation.run(first)
             finally:
                 stream.finish(failed=False, stopping=False)
         return wire.parsed(replies)
