@@ -157,7 +157,9 @@ async def test_the_causes_tell_how_it_ended() -> None:
     ]
 
     def blamed_on_the_model_server() -> float:
-        return CORE.metric("epp_requests_finished_total", model="m", cause="model-server-error")
+        return (
+            CORE.metric("epp_requests_finished_total", model="m", cause="model-server-error") or 0
+        )
 
     before = blamed_on_the_model_server()
 
