@@ -2,15 +2,18 @@
 Real processes on free loopback ports: simulators, pickers and Envoys, stopped by id at the end.
 
 One event loop serves the whole session, in real time, so that processes outlive single tests.
+Every test that has a picker runs twice: through the lean door and through the gRPC one.
 """
 
 import contextlib
+import functools
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
+from epp.app import TRANSPORTS
 from epp.demo import processes
 from stack import HERE, MODEL, Picker
 
@@ -29,6 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 Launch = Callable[..., contextlib.AbstractAsyncContextManager[int]]
+StartPicker = Callable[..., contextlib.AbstractAsyncContextManager[Picker]]
 
 
 @pytest.fixture(scope="session")
@@ -45,13 +49,26 @@ def launch_simulator(folder: Path) -> Launch:
     return launch
 
 
-@pytest.fixture(scope="session")
-def launch_picker(folder: Path) -> Callable[..., contextlib.AbstractAsyncContextManager[Picker]]:
+@pytest.fixture(params=list(TRANSPORTS))
+def transport(request: pytest.FixtureRequest) -> str:
+    """Through which door the test's pickers are reached."""
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def launch_picker(start_picker: StartPicker, transport: str) -> StartPicker:
     """How to start a picker over simulators' ports: `async with launch_picker(ports, ...)`."""
+    return functools.partial(start_picker, transport)
+
+
+@pytest.fixture(scope="session")
+def start_picker(folder: Path) -> StartPicker:
+    """How to start a picker of one transport."""
     count = iter(range(1000))
 
     @contextlib.asynccontextmanager
-    async def launch(ports: Sequence[int], *options: str) -> AsyncIterator[Picker]:
+    async def start(transport: str, ports: Sequence[int], *options: str) -> AsyncIterator[Picker]:
         name = f"picker-{next(count)}"
         endpoints = folder / f"{name}-endpoints.yaml"
         endpoints.write_text(
@@ -62,11 +79,11 @@ def launch_picker(folder: Path) -> Callable[..., contextlib.AbstractAsyncContext
         )
         argv = [processes.command("epp"), "serve", "--endpoints-file", str(endpoints)]
         argv += ["--grpc-port", "0", "--grpc-health-port", "0", "--metrics-port", "0"]
-        argv += ["--bind-address", "127.0.0.1", *options]
+        argv += ["--bind-address", "127.0.0.1", "--transport", transport, *options]
         async with processes.started(name, argv, folder) as child:
             yield Picker(child, await processes.picker(child))
 
-    return launch
+    return start
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
@@ -77,34 +94,54 @@ async def simulators(launch_simulator: Launch) -> AsyncIterator[list[int]]:
         yield [await stack.enter_async_context(launch_simulator(*options)) for _ in range(3)]
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def pickers(
-    simulators: list[int],
-    launch_picker: Callable[..., contextlib.AbstractAsyncContextManager[Picker]],
-) -> AsyncIterator[dict[bool, Picker]]:
+@pytest.fixture
+def pickers(all_pickers: dict[str, dict[bool, Picker]], transport: str) -> dict[bool, Picker]:
     """Two pickers over the simulators: the one that serves TLS under True."""
-    async with (
-        launch_picker(simulators) as secure,
-        launch_picker(simulators, "--secure-serving=false") as plain,
-    ):
-        yield {True: secure, False: plain}
+    return all_pickers[transport]
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def refusing_pickers(
-    simulators: list[int],
-    folder: Path,
-    launch_picker: Callable[..., contextlib.AbstractAsyncContextManager[Picker]],
-) -> AsyncIterator[dict[bool, Picker]]:
+async def all_pickers(
+    simulators: list[int], start_picker: StartPicker
+) -> AsyncIterator[dict[str, dict[bool, Picker]]]:
+    """The pickers of every transport."""
+    async with _pairs(simulators, start_picker) as pairs:
+        yield pairs
+
+
+@pytest.fixture
+def refusing_pickers(
+    all_refusing_pickers: dict[str, dict[bool, Picker]], transport: str
+) -> dict[bool, Picker]:
     """Pickers whose filter lets no endpoint serve: every request is told 429."""
+    return all_refusing_pickers[transport]
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def all_refusing_pickers(
+    simulators: list[int], folder: Path, start_picker: StartPicker
+) -> AsyncIterator[dict[str, dict[bool, Picker]]]:
+    """The refusing pickers of every transport."""
     config = folder / "refusing.yaml"
     config.write_text(
         "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
         "plugins: [{type: label-selector-filter, parameters: {matchLabels: {tier: none}}}]\n"
     )
-    options = ["--config-file", str(config)]
-    async with (
-        launch_picker(simulators, *options) as secure,
-        launch_picker(simulators, *options, "--secure-serving=false") as plain,
-    ):
-        yield {True: secure, False: plain}
+    async with _pairs(simulators, start_picker, "--config-file", str(config)) as pairs:
+        yield pairs
+
+
+@contextlib.asynccontextmanager
+async def _pairs(
+    simulators: list[int], start_picker: StartPicker, *options: str
+) -> AsyncIterator[dict[str, dict[bool, Picker]]]:
+    async with contextlib.AsyncExitStack() as stack:
+        pairs: dict[str, dict[bool, Picker]] = {}
+        for transport in TRANSPORTS:
+            secure = start_picker(transport, simulators, *options)
+            plain = start_picker(transport, simulators, *options, "--secure-serving=false")
+            pairs[transport] = {
+                True: await stack.enter_async_context(secure),
+                False: await stack.enter_async_context(plain),
+            }
+        yield pairs

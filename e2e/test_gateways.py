@@ -17,6 +17,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
+from epp.app import TRANSPORTS
 from epp.demo.envoy import Envoy
 from stack import GATEWAYS, MODEL, REFERENCES, Picker, gateway, metric
 
@@ -42,18 +43,22 @@ class Gate:
         return self.envoy.url
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session", params=EVERYWHERE)
+GATES = [(transport, name) for transport in TRANSPORTS for name in EVERYWHERE]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session", params=GATES, ids="-".join)
 async def gate(
     request: pytest.FixtureRequest,
-    pickers: dict[bool, Picker],
+    all_pickers: dict[str, dict[bool, Picker]],
     simulators: list[int],
     folder: Path,
 ) -> AsyncIterator[Gate]:
+    transport, name = request.param
     async with (
-        gateway(request.param, pickers, simulators, folder) as (running, picker),
+        gateway(name, all_pickers[transport], simulators, folder) as (running, picker),
         aiohttp.ClientSession() as session,
     ):
-        yield Gate(request.param, running, picker, session, simulators)
+        yield Gate(name, running, picker, session, simulators)
 
 
 def completion(prompt: str = "hello", **fields: object) -> dict[str, object]:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import contextvars
 import io
 import json
 import ssl
@@ -20,6 +19,7 @@ from epp.extproc.messages import SERVICE
 from epp.framework import ConfigError
 from epp.observability import logs
 from support import wire
+from support.doors import TRANSPORT
 
 pytestmark = [
     pytest.mark.looptime(False),  # noqa: FBT003 - real sockets need real time
@@ -27,9 +27,6 @@ pytestmark = [
 ]
 
 ENDPOINTS = "endpoints: [{name: a, address: 127.0.0.1, port: 1}]\n"
-
-
-TRANSPORT = contextvars.ContextVar("TRANSPORT", default="grpc")
 
 
 @pytest.fixture(autouse=True, params=TRANSPORTS)

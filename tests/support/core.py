@@ -9,14 +9,11 @@ from random import Random
 from typing import Any
 
 from epp.app import App, Options
-from epp.extproc.conversation import Conversation
-from epp.extproc.exchange import Exchange
 from epp.extproc.messages import ProcessingRequest, ProcessingResponse
-from epp.extproc.stream import Stream
 from epp.framework import EndpointId, EndpointUpdate, Registry
 from epp.framework.datalayer import EndpointUpserted, Synced
 from epp.observability.logs import RequestLog
-from support import wire
+from support import doors, wire
 
 LIMIT = 1 << 20
 
@@ -85,24 +82,7 @@ class Core:
 
     async def play(self, sent: Iterable[ProcessingRequest]) -> list[ProcessingResponse]:
         """Send messages, half-close, and return every reply."""
-        replies: list[bytes] = []
-        waiting = iter(sent)
-
-        async def read() -> ProcessingRequest | None:
-            return next(waiting, None)
-
-        async def write(reply: bytes) -> None:
-            replies.append(reply)
-
-        stream = Stream(self.app.director, Exchange(max_body_bytes=LIMIT))
-        conversation = Conversation(stream, read, write)
-        first = await read()
-        if first is not None:
-            try:
-                await conversation.run(first)
-            finally:
-                stream.finish(failed=False, stopping=False)
-        return wire.parsed(replies)
+        return wire.parsed(await doors.converse(self.app, sent, LIMIT))
 
     async def pick(self, body: bytes = wire.COMPLETION, **head: Any) -> str | None:
         """Return where a full-duplex request would go; None where it is refused."""

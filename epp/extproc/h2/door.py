@@ -10,6 +10,7 @@ import asyncio
 import socket
 import ssl
 import time
+from typing import cast
 
 import structlog
 
@@ -55,6 +56,7 @@ class LeanDoor:
         self.connections: set[_Protocol] = set()
         self._services = Services(director, metrics, health, max_body_bytes=max_body_bytes)
         self._servers: list[asyncio.Server] = []
+        self._draining_servers: list[asyncio.Server] = []
         self._looking: asyncio.TimerHandle | None = None
         self._following: asyncio.Task[None] | None = None
         self._context: ssl.SSLContext | None = None
@@ -92,6 +94,8 @@ class LeanDoor:
             message = f"cannot listen on {host}:{port}: is the port taken, or the address not ours?"
             raise ConfigError(message) from error
         self._servers.append(server)
+        if not only_health:
+            self._draining_servers.append(server)
         if self._looking is None:
             self._looking = loop.call_later(LOOK_SECONDS, self._look)
         bound: int = server.sockets[0].getsockname()[1]
@@ -132,6 +136,8 @@ class LeanDoor:
         Raises TimeoutError where some still run after so many seconds.
         """
         self._draining = True
+        for server in self._draining_servers:
+            server.close()
         connections = [one for one in self.connections if one.drains]
         for one in connections:
             one.drain()
@@ -179,9 +185,9 @@ class _Protocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Greet."""
-        assert isinstance(transport, asyncio.Transport)  # asyncio's own promise for TCP and TLS
-        self._transport = transport
-        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        # What asyncio promises for TCP and TLS; uvloop's are of no common class.
+        self._transport = made = cast(asyncio.Transport, transport)
+        made.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self._door.connections.add(self)
         self._door.metrics.connection_opened()
         if self._door.draining and self.drains:
