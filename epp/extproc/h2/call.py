@@ -119,16 +119,23 @@ class Call:
             # No grpc-accept-encoding is sent: nothing but identity was ever offered.
             known = self.head.encoding == "identity"
             text = f"compressed messages ({self.head.encoding}) are not understood; send identity"
-            self.end(INTERNAL if known else UNIMPLEMENTED, text)
+            self._cut_short(INTERNAL if known else UNIMPLEMENTED, text)
         elif partial[0]:
-            self.end(INTERNAL, "a message's first byte is neither 0 nor 1")
+            self._cut_short(INTERNAL, "a message's first byte is neither 0 nor 1")
         if len(partial) < _PREFIX_BYTES:
             return 0
         size = int.from_bytes(partial[1:_PREFIX_BYTES])
         most = self.connection.limits.max_message_bytes
         if size > most:
-            self.end(RESOURCE_EXHAUSTED, f"a message of {size} bytes is larger than {most}")
+            self._cut_short(RESOURCE_EXHAUSTED, f"a message of {size} bytes is larger than {most}")
         return size
+
+    def _cut_short(self, status: int, text: str) -> None:
+        """End a call that cannot go on, and tell what serves it."""
+        handler = self.handler
+        self.end(status, text)
+        if handler is not None:
+            handler.cancelled()
 
     def _take(self, message: bytes) -> None:
         if self._inbox is not None:
@@ -146,7 +153,7 @@ class Call:
             raise Violation(ErrorCode.PROTOCOL_ERROR, what, self.id)
         if self._partial is not None:
             self._partial = None
-            self.end(INTERNAL, "the stream ended in the middle of a message")
+            self._cut_short(INTERNAL, "the stream ended in the middle of a message")
         elif self._inbox is None and self._held:
             self._inbox = deque()
         elif self._inbox is None and self.handler is not None:
