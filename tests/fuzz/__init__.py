@@ -1,0 +1,1 @@
+"""Fuzzing: what no test thought of, for as long as one likes; `make fuzz`."""
