@@ -3,7 +3,7 @@ The lean door: ext_proc over HTTP/2 frames, handled in the read that brought the
 
 One object a connection between asyncio's transport and the sans-I/O connection. It reads no more
 from a peer that does not read what it is sent, serves one connection for a slice of time before
-the next has its turn, and looks after what stalls once a second.
+the next has its turn, and looks from time to time after what stalls.
 """
 
 import asyncio
@@ -26,10 +26,6 @@ from epp.requestcontrol.director import Director
 
 WRITE_BUFFER_BYTES = 1 << 20
 """What may wait in a transport before nothing more is read from its peer."""
-
-LOOK_SECONDS = 1.0
-GOAWAY_SECONDS = 1.0
-"""How long a drain waits for peers to have read that it has begun."""
 
 _KEEPALIVE = {socket.TCP_KEEPIDLE: 60, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 6}
 
@@ -97,7 +93,7 @@ class LeanDoor:
         if not only_health:
             self._draining_servers.append(server)
         if self._looking is None:
-            self._looking = loop.call_later(LOOK_SECONDS, self._look)
+            self._looking = loop.call_later(self.limits.look_seconds, self._look)
         bound: int = server.sockets[0].getsockname()[1]
         return bound
 
@@ -116,12 +112,12 @@ class LeanDoor:
             one.look()
         if not self._closed:
             loop = asyncio.get_running_loop()
-            self._looking = loop.call_later(LOOK_SECONDS, self._look)
+            self._looking = loop.call_later(self.limits.look_seconds, self._look)
 
     async def _follow(self, certificate: Certificate) -> None:
         """Serve a pair that changed, to the connections made from then on."""
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(self.limits.look_seconds)
             if await asyncio.to_thread(certificate.changed):
                 self._context = certificate.server_context()
 
@@ -141,7 +137,8 @@ class LeanDoor:
         connections = [one for one in self.connections if one.drains]
         for one in connections:
             one.drain()
-        asyncio.get_running_loop().call_later(GOAWAY_SECONDS, self._refuse_new)
+        loop = asyncio.get_running_loop()
+        loop.call_later(self.limits.goaway_seconds, self._refuse_new)
         async with asyncio.timeout(seconds):
             await self._services.busy.over()
 

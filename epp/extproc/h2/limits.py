@@ -36,6 +36,10 @@ class Limits:
     """How long a peer may take to begin, and to complete a field block that it began."""
     slice_seconds: float = 0.005
     """How long one connection is served before others have their turn."""
+    look_seconds: float = 1.0
+    """How often the door looks for what stalls, and for a certificate that changed."""
+    goaway_seconds: float = 1.0
+    """How long a drain waits for peers to have read that it has begun."""
 
 
 class Rate:
