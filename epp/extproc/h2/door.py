@@ -247,7 +247,13 @@ class _Protocol(asyncio.Protocol):
         self._pace()
 
     def eof_received(self) -> None:
-        """Close; a peer that will not hear our frames' acknowledgements is of no use."""
+        """
+        End every call, and close: a peer that will not acknowledge our frames is of no use.
+
+        What was said to it already is still sent, for as long as a peer may leave that unread.
+        """
+        self._connection.lost()
+        self._closing_since = time.monotonic()
 
     def connection_lost(self, _: Exception | None) -> None:
         """End every call."""
