@@ -47,8 +47,8 @@ class Call:
         "_partial",
         "_queue",
         "_trailers",
-        "announced",
         "connection",
+        "ending",
         "granted",
         "handler",
         "head",
@@ -73,7 +73,10 @@ class Call:
         """Bytes of DATA without padding, to be compared with the announced content-length."""
         self.unacknowledged = 0
         """Bytes that the peer sent and was not yet allowed to send anew."""
+        self.ending = False
+        """Whether the peer has closed its side, be it with what is being delivered."""
         self.remote_closed = False
+        """Whether it has, and all that came before is delivered or waits."""
         self.responded = False
         self.queued = 0
         self.stalled_since = 0.0
@@ -147,7 +150,7 @@ class Call:
 
     def end_of_stream(self) -> None:
         """Note that the peer closed its side; what serves the call hears of it after all else."""
-        self.remote_closed = True
+        self.ending = self.remote_closed = True
         if self.head.content_length is not None and self.received != self.head.content_length:
             what = "the body is not as long as its content-length says"
             raise Violation(ErrorCode.PROTOCOL_ERROR, what, self.id)
@@ -296,7 +299,7 @@ class Call:
     def _close(self, fields: bytes) -> None:
         flags = frames.END_HEADERS | frames.END_STREAM
         self.connection.out.append(frames.frame(frames.HEADERS, flags, self.id, fields))
-        if not self.remote_closed:
+        if not self.ending:
             # RFC 9113, section 8.1: the response is complete, the rest of the request not needed.
             self.connection.out.append(frames.rst_stream(self.id, ErrorCode.NO_ERROR))
         self.connection.forget(self)

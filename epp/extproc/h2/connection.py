@@ -72,6 +72,7 @@ class Connection:
         self._block_bytes = 0
         self._began = clock()
         self._ends: dict[int, int] = {}
+        self._forgotten_id = 0
         self._draining = False
         self._refusing = False
         self._peer_leaves = False
@@ -117,7 +118,7 @@ class Connection:
             self._fail(violation)
             return False
         self._buffer = self._buffer[position:] if position else self._buffer
-        if self._refusing or self._peer_leaves:
+        if not more:
             self._close_if_idle()
         return more
 
@@ -195,11 +196,12 @@ class Connection:
             return
         if call.remote_closed:
             raise Violation(ErrorCode.STREAM_CLOSED, "DATA after the end of the stream", stream_id)
+        call.ending = bool(flags & frames.END_STREAM)
         self._take(call, length, buffer, start, end)
-        if start == end and not flags & frames.END_STREAM:
+        if start == end and not call.ending:
             self._idle_frame()
-        if flags & frames.END_STREAM:
-            self._end_of_stream(stream_id)
+        if call.ending:
+            self._end_of_stream(call)
         elif call.unacknowledged >= self.limits.stream_window_bytes // 2:
             self.acknowledge(call)
 
@@ -210,11 +212,8 @@ class Connection:
         call.received += end - start
         call.data(buffer, start, end)
 
-    def _end_of_stream(self, stream_id: int) -> None:
-        call = self.calls.get(stream_id)
-        if call is None:  # ended by us, in the frame that ends it
-            self._remember_end(stream_id, _BY_PEER)
-        else:
+    def _end_of_stream(self, call: Call) -> None:
+        if call.id in self.calls:  # else what serves it has ended it, in the frame that ends it
             call.end_of_stream()
 
     def _data_of_ended(self, stream_id: int) -> None:
@@ -257,8 +256,10 @@ class Connection:
             start, end = _unpadded(payload, start, end)
         if flags & frames.HAS_PRIORITY:
             start += 5
-            if start > end:
+            if start > len(payload):
                 raise Violation(ErrorCode.FRAME_SIZE_ERROR, "HEADERS too short for its flags")
+            if start > end:
+                raise Violation(ErrorCode.PROTOCOL_ERROR, "padding is longer than its frame")
         self._block = [payload[start:end]]
         self._block_head = (flags, stream_id)
         self._block_bytes = end - start
@@ -272,7 +273,7 @@ class Connection:
         self._block.append(payload)
         self._block_bytes += len(payload)
         if (
-            len(self._block) > self.limits.max_continuations
+            len(self._block) - 1 > self.limits.max_continuations
             or self._block_bytes > self.limits.max_field_block_bytes
         ):
             raise Violation(ErrorCode.ENHANCE_YOUR_CALM, "the field block is too large")
@@ -291,7 +292,7 @@ class Connection:
         well_formed = self._fields.trailers(block)
         call = self.calls.get(stream_id)
         if call is None:
-            if stream_id not in self._ends and stream_id > self._last_id - 2 * _REMEMBERED_ENDS:
+            if stream_id not in self._ends and stream_id > self._forgotten_id:
                 raise Violation(ErrorCode.PROTOCOL_ERROR, "HEADERS on a stream id passed over")
             self._judge_ended(stream_id, "HEADERS")
         elif call.remote_closed:
@@ -313,15 +314,17 @@ class Connection:
             raise Violation(ErrorCode.REFUSED_STREAM, "too many streams at once", stream_id)
         call = Call(self, stream_id, head)
         self.calls[stream_id] = call
+        call.ending = ended
         call.handler = self._accept(call)
         if ended:
-            self._end_of_stream(stream_id)
+            self._end_of_stream(call)
 
     def forget(self, call: Call) -> None:
         """Note that both sides of a stream are closed."""
         if self.calls.pop(call.id, None) is not None:
-            self._remember_end(call.id, _BY_PEER if call.remote_closed else _BY_US)
+            self._remember_end(call.id, _BY_PEER if call.ending else _BY_US)
         self.unblock(call)
+        self._close_if_idle()
 
     def unblock(self, call: Call) -> None:
         """Note that nothing of a call waits for windows any more."""
@@ -332,7 +335,9 @@ class Connection:
         ends = self._ends
         ends[stream_id] = how
         if len(ends) > _REMEMBERED_ENDS:
-            del ends[next(iter(ends))]
+            oldest = next(iter(ends))
+            del ends[oldest]
+            self._forgotten_id = max(self._forgotten_id, oldest)
 
     # Frames of a stream
 
@@ -340,7 +345,10 @@ class Connection:
         if not stream_id:
             raise Violation(ErrorCode.PROTOCOL_ERROR, "PRIORITY on stream 0")
         if len(payload) != 5:
-            raise Violation(ErrorCode.FRAME_SIZE_ERROR, "PRIORITY of a wrong size", stream_id)
+            # An idle stream cannot be reset (RFC 9113, section 6.4).
+            begun = stream_id & 1 and stream_id <= self._last_id
+            what = "PRIORITY of a wrong size"
+            raise Violation(ErrorCode.FRAME_SIZE_ERROR, what, stream_id if begun else 0)
         self._idle_frame()
 
     def _rst_stream(self, _: int, stream_id: int, payload: bytes) -> None:
@@ -482,8 +490,12 @@ class Connection:
         self._close_if_idle()
 
     def _close_if_idle(self) -> None:
-        if not self.calls:
-            self.closing = True
+        """Close where either side has said that no stream is to follow, and none is left."""
+        if self.calls or self.closing:
+            return
+        if self._peer_leaves and not self._refusing:
+            self.refuse_new()
+        self.closing = self._refusing
 
     def _fail(self, violation: Violation) -> None:
         """Give the connection up, and say why."""
@@ -523,7 +535,7 @@ class Connection:
         if call is None:
             self._remember_end(stream_id, _BY_US)
             return
-        call.remote_closed = False
+        call.ending = False
         self.forget(call)
         call.cancel()
 

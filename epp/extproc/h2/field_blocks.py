@@ -2,8 +2,8 @@
 Field blocks: requests' header fields decoded and checked, and the few that responses need.
 
 Decoding is the `hpack` library's. Envoy sends the same fields with each stream, so that after the
-first their block is nothing but indices: as long as the dynamic table stays as it is, the same
-bytes mean the same, and are looked up. Responses are literals without indexing (RFC 7541, section
+first their block adds nothing to the dynamic table: as long as that stays as it is, the same bytes
+mean the same, and are looked up. Responses are literals without indexing (RFC 7541, section
 6.2.2): constant bytes, whatever the peer's table holds.
 """
 
@@ -11,11 +11,15 @@ from functools import lru_cache
 
 import hpack
 import msgspec
+from hpack.table import HeaderTable
 
 from epp.extproc.h2.frames import ErrorCode, Violation
 from epp.extproc.h2.limits import Limits
 
 _MOST_REMEMBERED = 64
+_LARGEST_REMEMBERED = 1_024
+_MOST_TEXT = 1_000
+"""Characters of a grpc-message: each takes 12 bytes at most, and the peer's frames 16,384."""
 _TIMEOUT_UNITS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _PSEUDO = (":method", ":scheme", ":path", ":authority")
 _OF_CONNECTIONS = frozenset(
@@ -53,10 +57,16 @@ class FieldBlocks:
         head = self._remembered.get(block)
         if head is not None:
             return head
+        table = self._decoder.header_table
+        before, newest, size = table.maxsize, _newest(table), len(table.dynamic_entries)
         head = _head(self._decode(block))
-        if not _is_indexed(block):
+        kept = newest is _newest(table) and (before, size) == (
+            table.maxsize,
+            len(table.dynamic_entries),
+        )
+        if not kept or len(self._remembered) == _MOST_REMEMBERED:
             self._remembered.clear()
-        elif len(self._remembered) < _MOST_REMEMBERED:
+        if kept and len(block) <= _LARGEST_REMEMBERED:
             self._remembered[block] = head
         return head
 
@@ -78,19 +88,8 @@ class FieldBlocks:
         return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in fields]
 
 
-def _is_indexed(block: bytes) -> bool:
-    """Say whether a block, one that could be decoded, consists of indexed fields alone."""
-    position = 0
-    while position < len(block):
-        first = block[position]
-        if first < 0x80:
-            return False
-        position += 1
-        if first == 0xFF:
-            while block[position] & 0x80:
-                position += 1
-            position += 1
-    return True
+def _newest(table: HeaderTable) -> object:
+    return table.dynamic_entries[0] if table.dynamic_entries else None
 
 
 def _head(fields: list[tuple[str, str]]) -> RequestHead:
@@ -105,21 +104,30 @@ def _head(fields: list[tuple[str, str]]) -> RequestHead:
         fault = _fault_of_field(name, value)
         if fault:
             return RequestHead(fault=fault)
+        if name == "content-length" and found.get(name, value) != value:
+            return RequestHead(fault="content-length has two values")
         found[name] = value
-    if not (found.get(":method") and found.get(":path") and found.get(":scheme")):
-        return RequestHead(fault="a pseudo-header field is missing")
+    if _is_incomplete(found):
+        return RequestHead(fault="a pseudo-header field is missing, or not one of CONNECT")
     length = found.get("content-length")
     if length is not None and not (length.isdecimal() and length.isascii() and len(length) < 20):
         return RequestHead(fault="content-length is no number")
     timeout = found.get("grpc-timeout")
     return RequestHead(
         method=found[":method"],
-        path=found[":path"],
+        path=found.get(":path", ""),
         content_type=found.get("content-type", ""),
         encoding=found.get("grpc-encoding", "identity"),
         timeout_seconds=None if timeout is None else _seconds(timeout),
         content_length=None if length is None else int(length),
     )
+
+
+def _is_incomplete(found: dict[str, str]) -> bool:
+    """Say whether a request's pseudo-header fields are not those of its method."""
+    if found.get(":method") == "CONNECT":  # RFC 9113, section 8.5
+        return not found.get(":authority") or ":scheme" in found or ":path" in found
+    return not (found.get(":method") and found.get(":path") and found.get(":scheme"))
 
 
 def _fault_of_field(name: str, value: str) -> str:
@@ -168,7 +176,7 @@ def trailers(status: int, text: str = "") -> bytes:
     """Return the fields that end a call: its gRPC status, and a text for humans."""
     fields = _literal("grpc-status", str(status))
     if text:
-        fields += _literal("grpc-message", _percent_encoded(text))
+        fields += _literal("grpc-message", _percent_encoded(text[:_MOST_TEXT]))
     return fields
 
 
