@@ -4,7 +4,7 @@ Fuzzes the lean door: mutated connections into real services, and nothing may gi
 `make fuzz ARGS="--seconds 3600"`. A case is one connection, made of its seed and its number alone,
 fed in pieces while virtual time goes on; `--case 123` repeats one. After each:
 
-- no exception escaped or was contained: what a peer sends is never more than its own violation;
+- no exception escaped or was contained and logged: what a peer does is its own violation;
 - `work` came to an end, and no longer ran than its frames explain;
 - what it said is whole frames, and not much more than what was said to it;
 - nothing is left of it: calls, tasks, and the gauges of streams and requests.
@@ -244,7 +244,7 @@ class Run:
 
     def _read_log(self) -> None:
         written = self._log.getvalue()
-        if b'"level":"error"' in written or b'"level":"warning"' in written:
+        if b'"level":"error"' in written:
             raise Failure(f"logged {written.decode()}")
         if written:
             self._log.seek(0)
