@@ -141,11 +141,13 @@ class Call:
             handler.cancelled()
 
     def _take(self, message: bytes) -> None:
+        if self.handler is None:
+            return
         if self._inbox is not None:
             self._inbox.append(message)
         elif self._held or self.queued > self.connection.limits.max_queued_bytes:
             self._inbox = deque((message,))
-        elif self.handler is not None:
+        else:
             self.handler.message(message)
 
     def end_of_stream(self) -> None:
@@ -154,12 +156,13 @@ class Call:
         if self.head.content_length is not None and self.received != self.head.content_length:
             what = "the body is not as long as its content-length says"
             raise Violation(ErrorCode.PROTOCOL_ERROR, what, self.id)
+        if self.handler is None:
+            return
         if self._partial is not None:
-            self._partial = None
             self._cut_short(INTERNAL, "the stream ended in the middle of a message")
         elif self._inbox is None and self._held:
             self._inbox = deque()
-        elif self._inbox is None and self.handler is not None:
+        elif self._inbox is None:
             self.handler.half_closed()
 
     # What waits
@@ -182,14 +185,13 @@ class Call:
         """Deliver what waits, as far as neither the service nor the peer's window is in the way."""
         most = self.connection.limits.max_queued_bytes
         while self._inbox is not None and not self._held and self.queued <= most:
+            assert self.handler is not None  # with it, what waits is dropped
             if self._inbox:
-                message = self._inbox.popleft()
-                if self.handler is not None:
-                    self.handler.message(message)
+                self.handler.message(self._inbox.popleft())
                 continue
             self._inbox = None
             self.connection.acknowledge(self)
-            if self.remote_closed and self.handler is not None:
+            if self.remote_closed:
                 self.handler.half_closed()
 
     # What we send

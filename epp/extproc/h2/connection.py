@@ -321,8 +321,8 @@ class Connection:
 
     def forget(self, call: Call) -> None:
         """Note that both sides of a stream are closed."""
-        if self.calls.pop(call.id, None) is not None:
-            self._remember_end(call.id, _BY_PEER if call.ending else _BY_US)
+        self.calls.pop(call.id, None)
+        self._remember_end(call.id, _BY_PEER if call.ending else _BY_US)
         self.unblock(call)
         self._close_if_idle()
 

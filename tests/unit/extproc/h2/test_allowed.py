@@ -224,6 +224,16 @@ def test_a_stream_that_ended_lately_is_known_though_many_older_ones_ended_after_
     assert peer.violations == []
 
 
+def test_a_window_that_is_gone_does_not_overflow() -> None:
+    peer = Peer()
+    peer.send(f.headers(1), f.window_update(1, 1), f.rst(1), f.headers(3))
+
+    peer.send(f.settings({4: LARGEST}))
+
+    assert peer.violations == []
+    assert peer.echoes(3)
+
+
 def test_a_response_to_what_is_whole_needs_no_reset() -> None:
     peer = Peer(serve=refusing)
 

@@ -69,9 +69,10 @@ def test_half_a_message_at_the_end_is_an_error(cut: int, trailers: bool) -> None
         ("gzip", b"\2", ("13", "a message's first byte is neither 0 nor 1")),
         ("gzip", b"\xff", ("13", "a message's first byte is neither 0 nor 1")),
         ("gzip", b"\0\0\0\0\x65", ("8", "a message of 101 bytes is larger than 100")),
+        ("gzip", b"\1\xff", ("12", "compressed messages (gzip) are not understood; send identity")),
         ("gzip", b"\0\xff", ("8", "a message of 4278190080 bytes is larger than 100")),
     ],
-    ids=["gzip", "gzip unsaid", "2", "255", "101 bytes", "4 GB"],
+    ids=["gzip", "gzip unsaid", "2", "255", "101 bytes", "4 GB of gzip", "4 GB"],
 )
 def test_a_message_that_cannot_be_taken_ends_the_call(
     encoding: str | None, prefix: bytes, expected: tuple[str, str], pieces: int
@@ -162,6 +163,27 @@ class EndsAtOnce(Listener):
         self.call.end(OK)
 
 
+class HoldsAndEnds(EndsAtOnce):
+    """Is not sure whether it has heard enough."""
+
+    def message(self, data: bytes) -> None:
+        self.call.hold()
+        super().message(data)
+
+
+def test_nothing_waits_for_a_call_that_is_over_while_its_output_does() -> None:
+    peer = Peer(serve=HoldsAndEnds, settings={4: 0})
+
+    peer.send(f.headers(1), f.data(1, STREAM))
+    assert not peer.handlers[1].call.waiting
+    peer.send(f.data(1, end=True))
+    peer.handlers[1].call.release()
+    peer.send(f.window_update(1, 100))
+
+    assert [WORDS[0]] == peer.handlers[1].messages
+    assert status(peer) == ("0", "")
+
+
 @pytest.mark.parametrize("held", [True, False], ids=["held", "at once"])
 def test_nothing_is_delivered_after_the_end(held: bool) -> None:
     peer = opened(EndsAtOnce)
@@ -248,6 +270,15 @@ def test_a_stream_that_waits_gets_no_window() -> None:
     peer.hear()
 
     assert windows_opened(peer, 1) == 90
+
+
+def test_a_call_that_ended_gets_no_window() -> None:
+    peer = opened(EndsAtOnce, stream_window_bytes=100)
+
+    peer.send(f.data(1, f.message(bytes(85))))
+
+    assert windows_opened(peer, 1) == 0
+    assert peer.trailers(1)["grpc-status"] == "0"
 
 
 def test_a_stream_that_ended_gets_no_window() -> None:

@@ -221,6 +221,27 @@ def test_delivery_goes_on_when_the_connection_s_window_opens() -> None:
     assert peer.trailers(1)["grpc-status"] == "0"
 
 
+def test_a_call_may_speak_through_another_that_waits_too() -> None:
+    class Gossip(Echo):
+        def message(self, data: bytes) -> None:
+            super().message(data)
+            call(peer, 3).send(data)
+
+    peer = opened(serve=Gossip, window=1 << 20, streams=3, max_queued_bytes=10)
+    call(peer, 5).send(bytes(65_530))
+    call(peer, 1).send(bytes(16_380))
+    call(peer, 3).send(b"first")
+    peer.send(f.data(1, f.message(b"heard late")))
+    assert peer.handlers[1].messages == []
+
+    peer.send(f.window_update(0, 65_535))
+
+    assert peer.handlers[1].messages == [b"heard late"]
+    assert f.message(b"first") + f.message(b"heard late") == peer.body(3)
+    assert f.message(bytes(16_380)) + f.message(b"heard late") == peer.body(1)
+    assert peer.connection.thirsty == peer.connection.blocked == {}
+
+
 @pytest.mark.parametrize("queued", [True, False], ids=["queued", "sent"])
 def test_a_reset_drops_what_was_queued(queued: bool) -> None:
     peer = opened(window=0 if queued else 100)
