@@ -56,8 +56,8 @@ docs: install  ## Write the generated tables of docs/
 docs-check: install
 	$(BIN)/python -m docs.generate --check
 
-bench: install  ## Measure the cost of a request through a real Envoy (ARGS=--quick for a short run)
-	$(BIN)/python -m benchmarks $(ARGS)
+bench: install  ## Measure what a request costs (ARGS=--quick: a short run; PROFILE=1: by stage)
+	$(BIN)/python -m benchmarks $(if $(PROFILE),--profile) $(ARGS)
 	$(BIN)/python -m benchmarks.prefix $(filter --quick,$(ARGS))
 
 bench-simulator: install  ## Measure the simulator: steps in virtual time, and 1,000 live streams

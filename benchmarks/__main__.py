@@ -21,7 +21,7 @@ import click
 from benchmarks import pick, report, through_envoy
 from benchmarks.load import LoadFailed
 from benchmarks.report import AtRest, Machine, Results
-from benchmarks.stand import ENDPOINTS, standing
+from benchmarks.stand import ENDPOINTS_AT_REST, standing
 from benchmarks.workloads import SCENARIOS, Scenario
 from epp.demo.processes import ProcessFailed
 
@@ -34,7 +34,7 @@ def _say(text: str) -> None:
 
 
 async def _through_envoy(
-    scenarios: Sequence[Scenario], plan: through_envoy.Plan, results: Results
+    scenarios: Sequence[Scenario], plan: through_envoy.Plan, results: Results, *, profile: bool
 ) -> None:
     task = asyncio.current_task()
     assert task is not None  # we run in it
@@ -44,11 +44,17 @@ async def _through_envoy(
     with tempfile.TemporaryDirectory(prefix="epp-bench-") as name:
         folder = Path(name)
         _say("starting the upstream, the picker, the floor and Envoys")
-        async with standing(folder, modes, rest_seconds=plan.rest_seconds) as stand:
+        async with standing(
+            folder, modes, rest_seconds=plan.rest_seconds, profile=profile
+        ) as stand:
             rest = stand.at_rest
-            results.at_rest = AtRest(ENDPOINTS, rest.cores, rest.resident_bytes / 1e6)
+            results.at_rest = AtRest(ENDPOINTS_AT_REST, rest.cores, rest.resident_bytes / 1e6)
             bench = through_envoy.Bench(stand, plan, folder)
             results.scenarios.extend(await bench.run(scenarios, _say))
+            for one in results.scenarios:
+                if one.name == "short-lean":
+                    _say("measuring latency at half of what is borne")
+                    results.paced = await bench.paced(one)
 
 
 def _results(*, quick: bool) -> Results:
@@ -74,7 +80,10 @@ def _results(*, quick: bool) -> Results:
     type=click.Choice([PICK, *(one.name for one in SCENARIOS)]),
     help="Measure only this; repeatable.",
 )
-def main(quick: bool, path: Path | None, names: Sequence[str]) -> None:
+@click.option(
+    "--profile", is_flag=True, help="Also show in which stages the picker spends its CPU time."
+)
+def main(quick: bool, path: Path | None, names: Sequence[str], profile: bool) -> None:
     """Measure what a request costs, and compare it with the targets."""
     results = _results(quick=quick)
     scenarios = [one for one in SCENARIOS if not names or one.name in names]
@@ -84,7 +93,7 @@ def main(quick: bool, path: Path | None, names: Sequence[str]) -> None:
             results.pick.extend(pick.measure(batches=6 if quick else 25))
         if scenarios:
             plan = through_envoy.QUICK if quick else through_envoy.FULL
-            asyncio.run(_through_envoy(scenarios, plan, results))
+            asyncio.run(_through_envoy(scenarios, plan, results, profile=profile))
     except (LoadFailed, ProcessFailed, asyncio.CancelledError) as error:
         _say(f"broke: {str(error) or 'terminated'}")
         sys.exit(1)

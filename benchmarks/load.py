@@ -9,9 +9,11 @@ over, which is nothing among thousands of short requests.
 import asyncio
 import contextlib
 import itertools
+import random
 import re
 import shutil
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +28,7 @@ _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _END_OF_HEAD = b"\r\n\r\n"
 _END_OF_CHUNKS = b"\r\n0\r\n\r\n"
 
+PACED_CONNECTIONS = 64
 PATIENCE_SECONDS = 20.0
 """Beyond the time of a load, for its last answers."""
 
@@ -90,11 +93,48 @@ class _Run:
         if not self.done.done():
             self.done.set_exception(LoadFailed(message))
 
+    def answered(self, client: "_Client", now: float) -> None:
+        """Send the next request at once, while the time is not over."""
+        if now < self.deadline:
+            client.send(next(self.requests), now)
+        else:
+            client.close()
+            self.closed()
+
     def closed(self) -> None:
         """Note that a connection has sent its last request."""
         self.open -= 1
         if not self.open and not self.done.done():
             self.done.set_result(None)
+
+
+@dataclass(slots=True)
+class _PacedRun(_Run):
+    """
+    Requests that come when they come, whether or not others are answered.
+
+    Where no connection is free a request waits, and its waiting counts.
+    """
+
+    free: list["_Client"] = field(default_factory=list)
+    due: deque[float] = field(default_factory=deque)
+
+    def arrive(self, now: float) -> None:
+        """Send a request, or have it wait for a connection."""
+        if self.free:
+            self.free.pop().send(next(self.requests), now)
+        else:
+            self.due.append(now)
+
+    def answered(self, client: "_Client", now: float) -> None:
+        """Send what waits, or let the connection rest."""
+        if self.due:
+            client.send(next(self.requests), self.due.popleft())
+        elif now < self.deadline:
+            self.free.append(client)
+        else:
+            client.close()
+            self.closed()
 
 
 class _Client(asyncio.Protocol):
@@ -109,7 +149,7 @@ class _Client(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._send()
+        self._run.answered(self, time.perf_counter())
 
     def data_received(self, data: bytes) -> None:
         now = time.perf_counter()
@@ -121,23 +161,25 @@ class _Client(asyncio.Protocol):
         if self._answer.status != b"200":
             self._run.fail(f"a request was answered with {self._answer.status.decode()}")
             return
-        if now < self._run.deadline:
-            self._send()
-        elif self._transport is not None:
-            transport, self._transport = self._transport, None
+        self._run.answered(self, now)
+
+    def close(self) -> None:
+        """Send no more."""
+        transport, self._transport = self._transport, None
+        if transport is not None:
             transport.close()
-            self._run.closed()
 
     def connection_lost(self, _: Exception | None) -> None:
         if self._transport is not None:
             self._run.fail("a connection was closed on us")
 
-    def _send(self) -> None:
+    def send(self, request: bytes, since: float) -> None:
+        """Send a request; what it waits for its answer is counted from `since`."""
         assert self._transport is not None
         self._answer = Answer()
         self._waits = True
-        self._sent = time.perf_counter()
-        self._transport.write(next(self._run.requests))
+        self._sent = since
+        self._transport.write(request)
 
 
 async def own(port: int, requests: Sequence[bytes], *, connections: int, seconds: float) -> Load:
@@ -163,6 +205,34 @@ async def own(port: int, requests: Sequence[bytes], *, connections: int, seconds
     finally:
         for one in opened:
             one.close()
+    return Load(len(run.latencies), time.perf_counter() - began, run.latencies)
+
+
+async def paced(port: int, requests: Sequence[bytes], *, per_second: float, seconds: float) -> Load:
+    """
+    Send requests at random times, so many a second on average, however long the answers take.
+
+    Raises LoadFailed where one is not a 200.
+    """
+    loop = asyncio.get_running_loop()
+    began = time.perf_counter()
+    connections = PACED_CONNECTIONS
+    run = _PacedRun(itertools.cycle(requests), began + seconds, connections, loop.create_future())
+    gaps = random.Random(1)
+    try:
+        async with asyncio.timeout(seconds + PATIENCE_SECONDS):
+            for _ in range(connections):
+                await loop.create_connection(lambda: _Client(run), "127.0.0.1", port)
+            following = time.perf_counter()
+            while following < run.deadline:
+                following += gaps.expovariate(per_second)
+                await asyncio.sleep(following - time.perf_counter())
+                run.arrive(time.perf_counter())
+            for client in run.free:
+                run.answered(client, run.deadline)
+            await run.done
+    except (OSError, TimeoutError) as error:
+        raise LoadFailed(f"the load could not be sent: {type(error).__name__}") from error
     return Load(len(run.latencies), time.perf_counter() - began, run.latencies)
 
 

@@ -5,6 +5,7 @@ A target is shown as kept or not, and never fails a run: a machine that others s
 """
 
 import importlib.util
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
@@ -37,16 +38,21 @@ class Latency(msgspec.Struct, frozen=True):
 
 class ScenarioResult(msgspec.Struct, frozen=True):
     """
-    What a scenario cost with the picker and, where it was measured, with the floor.
+    What a scenario cost with the picker and, where they were measured, with its gRPC door and with
+    the floor.
 
-    `to_floor` is the picker's CPU as a multiple of the floor's in the round beside it.
+    `to_grpc` and `to_floor` are the picker's CPU as a multiple of theirs in the round beside it.
+    `stages_us` says where the picker's CPU went, if it was watched.
     """
 
     name: str
     picker: Cost
+    grpc: Cost | None
+    to_grpc: float | None
     floor: Cost | None
     to_floor: float | None
     added_latency: Latency | None
+    stages_us: Mapping[str, float] = {}
 
 
 class PickResult(msgspec.Struct, frozen=True):
@@ -61,6 +67,15 @@ class PickResult(msgspec.Struct, frozen=True):
     median_us: float
     best_us: float
     stages_us: Mapping[str, float]
+
+
+class Paced(msgspec.Struct, frozen=True):
+    """What short requests wait for their first byte where they come at half of what is borne."""
+
+    per_second: float
+    samples: int
+    p50_ms: float
+    p99_ms: float
 
 
 class AtRest(msgspec.Struct, frozen=True):
@@ -93,6 +108,7 @@ class Results(msgspec.Struct, kw_only=True):
     machine: Machine
     pick: list[PickResult] = []
     scenarios: list[ScenarioResult] = []
+    paced: Paced | None = None
     at_rest: AtRest | None = None
 
 
@@ -116,18 +132,19 @@ def checks(results: Results) -> Iterator[Check]:
     """Yield the figures that count, as far as they were measured."""
     costs = {one.name: one for one in results.scenarios}
     if (short := costs.get("short-lean")) is not None:
-        yield from _floor_checks(short)
-    if (streamed := costs.get("stream-500-lean")) is not None:
-        if (held := costs.get("held-500-lean")) is not None:
-            yield from _streaming_checks(streamed, held)
-        if short is not None:
-            ratio = streamed.picker.own_us / short.picker.own_us
-            yield Check("lean: 500 streamed chunks / short request", ratio, "")
+        yield from _short_checks(short)
+    if results.paced is not None:
+        name = f"p99 at {results.paced.per_second:.0f} a second, half of what is borne"
+        yield Check(name, results.paced.p99_ms, "ms", 3.0)
+    if (chunks := costs.get("stream-100-duplex")) is not None:
+        yield Check("100 chunks, full duplex: picker / Envoy", chunks.picker.ratio, "", 0.5)
+    yield from _streaming_checks(costs)
     for one in results.pick:
         yield from _pick_checks(one)
     if results.at_rest is not None:
-        name = f"memory at rest with {results.at_rest.endpoints} endpoints"
-        yield Check(name, results.at_rest.resident_mb, "MB", 90.0)
+        name = f"at rest with {results.at_rest.endpoints} endpoints"
+        yield Check(f"memory {name}", results.at_rest.resident_mb, "MB", 90.0)
+        yield Check(f"share of a core {name}", results.at_rest.cores * 100, "%", 1.0)
 
 
 CHOOSING = ("scorers", "picker", "handler")
@@ -150,20 +167,29 @@ def _pick_checks(one: PickResult) -> Iterator[Check]:
         yield Check(name, total, "µs", WITH_HASHING_TARGETS[one.endpoints])
 
 
-def _floor_checks(short: ScenarioResult) -> Iterator[Check]:
-    yield Check("short request, lean: picker / Envoy", short.picker.ratio, "", 3.0)
+def _short_checks(short: ScenarioResult) -> Iterator[Check]:
+    yield Check("short request, lean: picker / Envoy", short.picker.ratio, "", 1.3)
+    if short.to_grpc is not None:
+        yield Check("short request, lean: lean door / gRPC door", short.to_grpc, "", 1 / 3)
     if short.floor is not None:
         yield Check("short request, lean: floor / Envoy", short.floor.ratio, "")
     if short.to_floor is not None:
         yield Check("short request, lean: picker / floor", short.to_floor, "")
 
 
-def _streaming_checks(streamed: ScenarioResult, held: ScenarioResult) -> Iterator[Check]:
-    name = "lean: 500 streamed chunks / one piece as late"
-    yield Check(name, streamed.picker.own_us / held.picker.own_us, "", 1.2)
-    if streamed.floor is not None and held.floor is not None:
-        ratio = streamed.floor.own_us / held.floor.own_us
-        yield Check("the same of the floor, which sees no chunk either", ratio, "")
+def _streaming_checks(costs: Mapping[str, ScenarioResult]) -> Iterator[Check]:
+    streamed = costs.get("stream-500-lean")
+    if streamed is None:
+        return
+    if (held := costs.get("held-500-lean")) is not None:
+        name = "lean: 500 streamed chunks / one piece as late"
+        yield Check(name, streamed.picker.own_us / held.picker.own_us, "", 1.2)
+        if streamed.floor is not None and held.floor is not None:
+            ratio = streamed.floor.own_us / held.floor.own_us
+            yield Check("the same of the floor, which sees no chunk either", ratio, "")
+    if (short := costs.get("short-lean")) is not None:
+        ratio = streamed.picker.own_us / short.picker.own_us
+        yield Check("lean: 500 streamed chunks / short request", ratio, "")
 
 
 def document(results: Results) -> bytes:
@@ -187,9 +213,13 @@ def tables(results: Results) -> Iterator[Table]:
     """Yield the tables of a run, empty ones left out."""
     if results.scenarios:
         head = ["scenario", "requests", "picker µs", "Envoy µs", "picker / Envoy"]
-        head += ["floor µs", "floor / Envoy", "picker / floor", "added p50 µs", "added p99 µs"]
+        head += ["gRPC door µs", "lean / gRPC door", "floor µs", "picker / floor"]
+        head += ["added p50 µs", "added p99 µs"]
         rows = [_scenario_row(one) for one in results.scenarios]
         yield Table("A request through Envoy: CPU, and added latency", head, rows)
+    profiled = [one for one in results.scenarios if one.stages_us]
+    if profiled:
+        yield _stages(profiled)
     if results.pick:
         stages = list(results.pick[0].stages_us)
         rows = [
@@ -205,6 +235,18 @@ def tables(results: Results) -> Iterator[Table]:
     ]
     if found:
         yield Table("What counts", ["figure", "value", "target", "verdict"], found)
+
+
+def _stages(profiled: Sequence[ScenarioResult]) -> Table:
+    totals: Counter[str] = Counter()
+    for one in profiled:
+        totals.update(one.stages_us)
+    rows = [
+        [stage, *(_number(one.stages_us.get(stage, 0.0)) for one in profiled)]
+        for stage, _ in totals.most_common()
+    ]
+    head = ["stage", *(one.name for one in profiled)]
+    return Table("Where the picker's CPU goes: µs a request", head, rows)
 
 
 def text(results: Results) -> str:
@@ -243,7 +285,7 @@ def _drawn(table: Table) -> str:
     from rich.table import Table as RichTable
 
     drawn = RichTable(title=table.title, title_justify="left", box=box.SIMPLE_HEAD)
-    drawn.add_column(table.head[0])
+    drawn.add_column(table.head[0], no_wrap=True)
     for name in table.head[1:]:
         drawn.add_column(name, justify="right")
     for row in table.rows:
@@ -255,15 +297,16 @@ def _drawn(table: Table) -> str:
 
 
 def _scenario_row(one: ScenarioResult) -> list[str]:
-    floor, latency = one.floor, one.added_latency
+    grpc, floor, latency = one.grpc, one.floor, one.added_latency
     return [
         one.name,
         str(one.picker.requests),
         _number(one.picker.own_us),
         _number(one.picker.envoy_us),
         _number(one.picker.ratio),
+        _number(grpc.own_us if grpc else None),
+        _number(one.to_grpc),
         _number(floor.own_us if floor else None),
-        _number(floor.ratio if floor else None),
         _number(one.to_floor),
         _number(latency.p50_us if latency else None),
         _number(latency.p99_us if latency else None),

@@ -1,15 +1,18 @@
 """
 The stand: the processes that a run measures, and what the kernel says they used.
 
-An upstream for three endpoints, the picker, the floor, an Envoy before each of them for each mode,
-and one that leads straight to the upstream. What a process used is read from the kernel, and what
-the picker uses without any request (its scrapes) is measured beforehand, to be taken off. A second
-picker, as it is shipped, is there only to be measured at rest.
+An upstream for ten endpoints, a picker of each transport, the floor, an Envoy before each of them
+for each mode, and one that leads straight to the upstream. What a process used is read from the
+kernel, and what a picker uses without any request (its scrapes) is measured beforehand, to be taken
+off. A further picker, as it is shipped and with three endpoints, is there only to be measured at
+rest.
 """
 
 import asyncio
 import contextlib
+import os
 import re
+import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -24,7 +27,8 @@ from epp.demo import envoy, processes
 from epp.demo.envoy import Envoy
 from epp.demo.processes import Child
 
-ENDPOINTS = 3
+ENDPOINTS = 10
+ENDPOINTS_AT_REST = 3
 PAGE = Path(__file__).parents[1] / "tests" / "data" / "vllm" / "metrics_under_load.txt"
 """A real vLLM's page of 62 kB."""
 
@@ -33,6 +37,9 @@ SELDOM_SCRAPING = ("--refresh-metrics-interval", "1s")
 For the picker that is measured under load. Streams bring few requests a second, and what it spends
 on scrapes at the shipped interval would be half of its CPU time then, and most of the error.
 """
+
+PROFILE_SECONDS = 10.0
+"""For a picker to write what was seen of it."""
 
 WARM_UP_SECONDS = 0.5
 """For the picker's first scrapes and imports to be over."""
@@ -57,6 +64,19 @@ class Subject:
     child: Child
     cores_at_rest: float
     envoys: Mapping[str, Envoy]
+    profile: Path | None = None
+    """Where it writes its profile, if it is watched."""
+
+    async def samples(self) -> Mapping[str, int]:
+        """Return how often each stage was met since this was last asked for."""
+        assert self.profile is not None  # asked of a subject that is watched
+        os.kill(self.child.pid, signal.SIGUSR2)
+        async with asyncio.timeout(PROFILE_SECONDS):
+            while not await asyncio.to_thread(self.profile.exists):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        text = await asyncio.to_thread(self.profile.read_bytes)
+        await asyncio.to_thread(self.profile.unlink)
+        return msgspec.json.decode(text, type=dict[str, int])
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +84,8 @@ class Stand:
     """All that runs."""
 
     picker: Subject
+    grpc: Subject
+    """The same picker, through the gRPC library."""
     floor: Subject
     direct: Envoy
     at_rest: Rest
@@ -103,22 +125,30 @@ def without_picker(text: str, port: int) -> str:
 
 @contextlib.asynccontextmanager
 async def standing(
-    folder: Path, modes: Iterable[str], *, rest_seconds: float
+    folder: Path, modes: Iterable[str], *, rest_seconds: float, profile: bool = False
 ) -> AsyncIterator[Stand]:
     """Start everything, let it come to rest, and stop it on leaving."""
+    written = folder / "profile.json" if profile else None
     async with contextlib.AsyncExitStack() as stack:
         argv = [sys.executable, "-m", "benchmarks.upstream", "--page", str(PAGE)]
         argv += ["--endpoints", str(ENDPOINTS)]
         upstream = await stack.enter_async_context(processes.started("upstream", argv, folder))
         ports = await _listening(upstream)
         argv = await _picker_argv(folder, ports)
-        picker = await stack.enter_async_context(
-            processes.started("picker", [*argv, *SELDOM_SCRAPING], folder)
-        )
+        children = {
+            transport: await stack.enter_async_context(
+                processes.started(
+                    transport,
+                    [*start, *argv, *SELDOM_SCRAPING, "--transport", transport],
+                    folder,
+                )
+            )
+            for transport, start in (("lean", _start(written)), ("grpc", _start(None)))
+        }
+        doors = {name: (await processes.picker(child)).grpc for name, child in children.items()}
         argv_of_floor = [sys.executable, "-m", "benchmarks.floor"]
         argv_of_floor += ["--destination", f"127.0.0.1:{ports[0]}"]
         floor = await stack.enter_async_context(processes.started("floor", argv_of_floor, folder))
-        doors = {"picker": (await processes.picker(picker)).grpc}
         [doors["floor"]] = await _listening(floor)
         envoys: dict[str, dict[str, Envoy]] = {name: {} for name in doors}
         for mode in modes:
@@ -128,14 +158,16 @@ async def standing(
                 envoys[name][mode] = await stack.enter_async_context(running)
         text = _adapted(without_picker(envoy.reference("lean"), ports[0]), 0)
         direct = await stack.enter_async_context(_envoy(text, folder / "direct"))
+        argv = [*_start(None), *await _picker_argv(folder, ports[:ENDPOINTS_AT_REST])]
         async with processes.started("resting", argv, folder) as resting:
             await processes.picker(resting)
             await asyncio.sleep(WARM_UP_SECONDS)
-            shipped, measured = await asyncio.gather(
-                at_rest(resting, rest_seconds), at_rest(picker, rest_seconds)
+            shipped, lean, grpc = await asyncio.gather(
+                *(at_rest(one, rest_seconds) for one in (resting, *children.values()))
             )
         yield Stand(
-            Subject(picker, measured.cores, envoys["picker"]),
+            Subject(children["lean"], lean.cores, envoys["lean"], written),
+            Subject(children["grpc"], grpc.cores, envoys["grpc"]),
             Subject(floor, 0.0, envoys["floor"]),
             direct,
             shipped,
@@ -161,11 +193,18 @@ async def _envoy(text: str, folder: Path) -> AsyncIterator[Envoy]:
         yield running
 
 
+def _start(profile: Path | None) -> list[str]:
+    """Return how `epp` begins, watched if there is a file for what is seen."""
+    if profile is None:
+        return [processes.command("epp")]
+    return [sys.executable, "-m", "benchmarks.profiled", str(profile)]
+
+
 async def _picker_argv(folder: Path, ports: Sequence[int]) -> list[str]:
-    endpoints = folder / "endpoints.yaml"
+    endpoints = folder / f"{len(ports)}-endpoints.yaml"
     lines = [f"- {{name: s{at}, address: 127.0.0.1, port: {p}}}\n" for at, p in enumerate(ports)]
     await asyncio.to_thread(endpoints.write_text, "endpoints:\n" + "".join(lines))
-    argv = [processes.command("epp"), "serve", "--endpoints-file", str(endpoints)]
+    argv = ["serve", "--endpoints-file", str(endpoints)]
     argv += ["--grpc-port", "0", "--grpc-health-port", "0", "--metrics-port", "0"]
     return [*argv, "--bind-address", "127.0.0.1", "--secure-serving=false"]
 

@@ -2,28 +2,32 @@
 The cost of a request through a real Envoy: CPU of the picker and of Envoy, and added latency.
 
 CPU is what the kernel says a process used over a run, less what it uses at rest, divided by the
-requests of the run. Everything is measured in several rounds, in which the picker and the floor
-take turns, and medians count: a disturbance of the machine then falls on both, or on one round.
-Latency is what one client alone waits for the first byte of a response, against the same Envoy
-without the filter.
+requests of the run. Everything is measured in several rounds, in which the picker, its gRPC door
+and the floor take turns, and medians count: a disturbance of the machine then falls on all, or on
+one round. Added latency is what one client alone waits for the first byte of a response, against
+the same Envoy without the filter; paced latency is what many wait who come at random times.
 """
 
 import asyncio
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks import load
 from benchmarks.load import Load
-from benchmarks.report import Cost, Latency, ScenarioResult
+from benchmarks.report import Cost, Latency, Paced, ScenarioResult
 from benchmarks.stand import Stand, Subject, cpu_seconds
 from benchmarks.workloads import SHORT, Scenario, Workload
 
 CONNECTIONS = 16
 SLOW_CONNECTIONS = {"lean": 64, "duplex": 16}
 """As many streams as two cores bear while each chunk still reaches Envoy by itself."""
+
+COMPARED_DOORS = ("short", "stream-100")
+"""The workloads that are measured through both doors."""
 
 SETTLE_SECONDS = 0.05
 """For the last streams of a load to end in the picker."""
@@ -44,21 +48,24 @@ class Plan:
     slow_seconds: float
     rest_seconds: float
     latency_seconds: float
+    paced_seconds: float
     whole_floor: bool
 
 
-FULL = Plan(4, 3, 1, 1.5, 3.0, 0.4, whole_floor=True)
-QUICK = Plan(1, 1, 1, 1.2, 2.5, 0.5, whole_floor=False)
+FULL = Plan(4, 3, 1, 1.5, 3.0, 0.4, 5.0, whole_floor=True)
+QUICK = Plan(1, 1, 1, 1.2, 2.5, 0.5, 1.0, whole_floor=False)
 
 
 @dataclass(slots=True)
-class _Tally:
+class Tally:
     """The rounds of one scenario so far."""
 
     picker: list[Cost] = field(default_factory=list)
+    grpc: list[Cost] = field(default_factory=list)
     floor: list[Cost] = field(default_factory=list)
     direct: list[float] = field(default_factory=list)
     through: list[float] = field(default_factory=list)
+    samples: Counter[str] = field(default_factory=Counter)
 
 
 class Bench:
@@ -73,29 +80,45 @@ class Bench:
         self, scenarios: Sequence[Scenario], say: Callable[[str], None]
     ) -> list[ScenarioResult]:
         """Return what each scenario costs; raises LoadFailed where requests fail."""
-        for subject in (self._stand.picker, self._stand.floor):
+        for subject in (self._stand.picker, self._stand.grpc, self._stand.floor):
             for envoy in subject.envoys.values():
                 await load.own(envoy.port, SHORT.requests(), connections=4, seconds=0.3)
-        tallies = [_Tally() for _ in scenarios]
+        tallies = [Tally() for _ in scenarios]
         for at in range(self._plan.rounds):
             for scenario, tally in zip(scenarios, tallies, strict=True):
                 if at < self._plan.slow_rounds or not scenario.workload.seconds:
                     say(f"measuring {scenario.name}, round {at + 1}")
                     await self._round(scenario, tally)
         return [
-            result(scenario.name, tally.picker, tally.floor, tally.direct, tally.through)
-            for scenario, tally in zip(scenarios, tallies, strict=True)
+            result(scenario.name, tally) for scenario, tally in zip(scenarios, tallies, strict=True)
         ]
 
-    async def _round(self, scenario: Scenario, tally: _Tally) -> None:
-        picker, floor = self._stand.picker, self._stand.floor
+    async def _round(self, scenario: Scenario, tally: Tally) -> None:
+        picker, grpc, floor = self._stand.picker, self._stand.grpc, self._stand.floor
+        if picker.profile is not None:
+            await picker.samples()  # what was before is not this scenario's
         tally.picker.append(await self._cost(picker, scenario))
+        if picker.profile is not None:
+            tally.samples.update(await picker.samples())
+        if scenario.workload.name in COMPARED_DOORS:
+            tally.grpc.append(await self._cost(grpc, scenario))
         if self._plan.whole_floor or scenario.workload is SHORT:
             tally.floor.append(await self._cost(floor, scenario))
         if scenario.workload.seconds < LONGEST_TIMED_SECONDS:
             through = picker.envoys[scenario.mode].port
             tally.direct += await self._one_client(self._stand.direct.port, scenario.workload)
             tally.through += await self._one_client(through, scenario.workload)
+
+    async def paced(self, short: ScenarioResult) -> Paced:
+        """Return what short requests wait at half of the rate that was borne."""
+        per_second = short.picker.per_second / 2
+        port = self._stand.picker.envoys["lean"].port
+        requests = SHORT.requests()
+        done = await load.paced(
+            port, requests, per_second=per_second, seconds=self._plan.paced_seconds
+        )
+        p50, p99 = statistics.median(done.latencies), _p99(done.latencies)
+        return Paced(per_second, done.requests, p50 * 1e3, p99 * 1e3)
 
     async def _cost(self, subject: Subject, scenario: Scenario) -> Cost:
         envoy = subject.envoys[scenario.mode]
@@ -137,20 +160,20 @@ class Bench:
         return done.latencies[1:] or done.latencies
 
 
-def result(
-    name: str,
-    picker: Sequence[Cost],
-    floor: Sequence[Cost],
-    direct: Sequence[float],
-    through: Sequence[float],
-) -> ScenarioResult:
-    """Return the figures of a scenario, of its rounds; those of the floor may be missing."""
+def result(name: str, tally: Tally) -> ScenarioResult:
+    """Return the figures of a scenario, of its rounds; what was not measured is missing."""
+    picker, grpc, floor = tally.picker, tally.grpc, tally.floor
+    cost = median(picker)
+    seen = tally.samples.total()
     return ScenarioResult(
         name,
-        median(picker),
+        cost,
+        median(grpc) if grpc else None,
+        relation(picker, grpc) if grpc else None,
         median(floor) if floor else None,
-        to_floor(picker, floor) if floor else None,
-        added_latency(direct, through) if through else None,
+        relation(picker, floor) if floor else None,
+        added_latency(tally.direct, tally.through) if tally.through else None,
+        {stage: count / seen * cost.own_us for stage, count in tally.samples.items()},
     )
 
 
@@ -165,9 +188,9 @@ def median(rounds: Sequence[Cost]) -> Cost:
     )
 
 
-def to_floor(picker: Sequence[Cost], floor: Sequence[Cost]) -> float:
-    """Return the picker's CPU as a multiple of the floor's: the median of rounds side by side."""
-    pairs = zip(picker, floor, strict=True)
+def relation(picker: Sequence[Cost], others: Sequence[Cost]) -> float:
+    """Return the picker's CPU as a multiple of another's: the median of rounds side by side."""
+    pairs = zip(picker, others, strict=True)
     return statistics.median(one.own_us / other.own_us for one, other in pairs)
 
 

@@ -1,9 +1,12 @@
 """How several rounds and many latencies become one figure."""
 
+from collections import Counter
+
 import pytest
 
 from benchmarks import through_envoy
 from benchmarks.report import Cost, Latency, ScenarioResult
+from benchmarks.through_envoy import Tally
 
 
 def test_the_median_of_each_figure_counts() -> None:
@@ -20,7 +23,7 @@ def test_a_slow_round_of_both_does_not_change_the_multiple_of_the_floor() -> Non
     picker = [Cost(1, 1.0, own, 1.0, own) for own in (200.0, 800.0, 210.0)]
     floor = [Cost(1, 1.0, own, 1.0, own) for own in (100.0, 400.0, 100.0)]
 
-    assert through_envoy.to_floor(picker, floor) == 2.0
+    assert through_envoy.relation(picker, floor) == 2.0
 
 
 def test_added_latency_is_a_difference_of_quantiles() -> None:
@@ -40,6 +43,14 @@ def test_few_samples_have_no_slowest_hundredth() -> None:
 def test_what_was_not_measured_is_missing_in_the_result() -> None:
     cost = Cost(100, 90.0, 300.0, 150.0, 2.0)
 
-    assert through_envoy.result("a name", [cost], [], [], []) == ScenarioResult(
-        "a name", cost, None, None, None
+    assert through_envoy.result("a name", Tally([cost])) == ScenarioResult(
+        "a name", cost, None, None, None, None, None
     )
+
+
+def test_samples_become_shares_of_the_cost() -> None:
+    cost = Cost(100, 90.0, 300.0, 150.0, 2.0)
+    samples = Counter({"metrics": 1, "scorers": 3})
+
+    stages = through_envoy.result("a name", Tally([cost], samples=samples)).stages_us
+    assert stages == {"metrics": 75.0, "scorers": 225.0}
