@@ -154,10 +154,10 @@ class TestAPeerThatTakesItsTime:
             if b"\x83" in begun:
                 await until(lambda: protocol._connection._block is not None)
             door.look()
-            codes = await one.until_closed()
+            goaways = await one.until_closed()
             await door.until_idle()
 
-        assert codes == [CALM]
+        assert [code for _, code in goaways] == [CALM]
         assert door.violations("ENHANCE_YOUR_CALM") == 1
 
     async def test_is_served_byte_by_byte(self) -> None:
@@ -176,10 +176,10 @@ class TestAPeerThatTakesItsTime:
     async def test_is_not_heard_for_ever_when_it_says_nothing(self) -> None:
         async with opened(idle_frame_rate=100) as door, peer(door.port) as one:
             await one.send(call(1), f.data(1) * 101)
-            codes = await one.until_closed()
+            goaways = await one.until_closed()
             await door.until_idle()
 
-        assert codes == [CALM]
+        assert [code for _, code in goaways] == [CALM]
 
 
 class TestAPeerThatHalfCloses:
@@ -246,10 +246,10 @@ class TestAPeerThatResetsAStream:
     async def test_before_its_headers_are_complete_the_connection_is_over(self) -> None:
         async with opened() as door, peer(door.port) as one:
             await one.send(f.begun(1, b"\x83"), f.rst(1))
-            codes = await one.until_closed()
+            goaways = await one.until_closed()
             await door.until_idle()
 
-        assert codes == [ErrorCode.PROTOCOL_ERROR]
+        assert goaways == [(0, ErrorCode.PROTOCOL_ERROR)]
 
     @pytest.mark.parametrize(
         ("first", "status"),
@@ -279,10 +279,10 @@ class TestAPeerThatResetsAStream:
 async def test_http_1_is_told_that_this_is_none_of_it() -> None:
     async with opened() as door, peer(door.port, greets=False) as one:
         await one.send(b"GET / HTTP/1.1\r\nhost: picker\r\n\r\n")
-        codes = await one.until_closed()
+        goaways = await one.until_closed()
         await door.until_idle()
 
-    assert codes == [ErrorCode.PROTOCOL_ERROR]
+    assert goaways == [(0, ErrorCode.PROTOCOL_ERROR)]
     assert door.violations("PROTOCOL_ERROR") == 1
 
 

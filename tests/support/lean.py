@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import hpack
-from hyperframe.frame import DataFrame, Frame, GoAwayFrame, HeadersFrame, RstStreamFrame
+from hyperframe.frame import DataFrame, Frame, GoAwayFrame, HeadersFrame, PingFrame, RstStreamFrame
 
+from epp.extproc.certificates import Certificate
 from epp.extproc.h2.door import LeanDoor
 from epp.extproc.h2.limits import Limits
 from epp.extproc.h2.services import PROCESS
@@ -67,7 +68,9 @@ class Opened:
 
 
 @asynccontextmanager
-async def opened(core: Core | None = None, **limits: Any) -> AsyncIterator[Opened]:
+async def opened(
+    core: Core | None = None, *, certificate: Certificate | None = None, **limits: Any
+) -> AsyncIterator[Opened]:
     """Open a door with these limits, in front of one endpoint."""
     core = core or Core()
     app = core.app
@@ -78,7 +81,7 @@ async def opened(core: Core | None = None, **limits: Any) -> AsyncIterator[Opene
         max_body_bytes=BODY_BYTES,
         limits=Limits(**({"max_message_bytes": 2 * BODY_BYTES} | limits)),
     )
-    port = await door.listen("127.0.0.1", 0)
+    port = await door.listen("127.0.0.1", 0, certificate=certificate)
     try:
         yield Opened(core, door, port)
     finally:
@@ -134,10 +137,22 @@ class Peer:
         self._rest = data[end:]
         self.frames += f.read(data[:end])
 
-    async def until_closed(self) -> list[int]:
-        """Read to the end of the connection; return the error codes of its GOAWAYs."""
+    async def until_closed(self) -> list[tuple[int, int]]:
+        """Read to the end of the connection; return its GOAWAYs."""
         await self.hear(lambda _: False)
-        return [one.error_code for one in self.frames if isinstance(one, GoAwayFrame)]
+        return self.goaways()
+
+    def goaways(self) -> list[tuple[int, int]]:
+        """The last stream and the error code of each GOAWAY."""
+        return [
+            (one.last_stream_id, one.error_code)
+            for one in self.frames
+            if isinstance(one, GoAwayFrame)
+        ]
+
+    def pings(self) -> list[bytes]:
+        """What the door's own PINGs hold."""
+        return [one.opaque_data for one in self.frames if isinstance(one, PingFrame)]
 
     def resets(self) -> dict[int, int]:
         """The error codes with which streams were reset."""
