@@ -19,8 +19,9 @@ they do not tell.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum, auto
+
+import msgspec
 
 from epp.extproc import messages
 from epp.extproc.messages import ProcessingRequest
@@ -37,23 +38,20 @@ _BUFFERED = (messages.BUFFERED, messages.BUFFERED_PARTIAL)
 _UNSEEN = (messages.NONE, messages.STREAMED)
 
 
-@dataclass(frozen=True, slots=True)
-class RequestReceived:
+class RequestReceived(msgspec.Struct, frozen=True):
     """The request is whole, as far as it will be seen: a decision is due (`route` or `refuse`)."""
 
     raw: RawRequest
 
 
-@dataclass(frozen=True, slots=True)
-class RequestInvalid:
+class RequestInvalid(msgspec.Struct, frozen=True):
     """The request cannot be taken: `refuse` is due."""
 
     raw: RawRequest
     error: EPPError
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseStarted:
+class ResponseStarted(msgspec.Struct, frozen=True):
     """
     Response headers passed by; `status` is 0 where they name none.
 
@@ -66,15 +64,13 @@ class ResponseStarted:
     body_follows: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseChunk:
+class ResponseChunk(msgspec.Struct, frozen=True):
     """A piece of the response body passed by, or all of one that was held together."""
 
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseEnded:
+class ResponseEnded(msgspec.Struct, frozen=True):
     """The end of the response was seen; `chunk` is what came with it."""
 
     chunk: bytes = b""
@@ -119,14 +115,6 @@ class Exchange:
         self._restore: tuple[str, str] | None = None
         self._silent = False
         self._set_on_response: Mapping[str, str] = {}
-        self._receivers = {
-            "request_headers": self._request_headers,
-            "request_body": self._request_body,
-            "request_trailers": self._request_trailers,
-            "response_headers": self._response_headers,
-            "response_body": self._response_body,
-            "response_trailers": self._response_trailers,
-        }
         self.finished = False
         """True once the response ended, or the request was refused: the stream may be ended."""
 
@@ -149,15 +137,24 @@ class Exchange:
         kind = message.WhichOneof("request")
         if kind is None:
             return None
-        if message.HasField("protocol_config"):
-            self._configure(message)
+        if self._phase is _Phase.START:
+            self._begin(message)
         if self._withheld is not None:
             self.nothing_came()
-        self._silent = message.observability_mode
-        if kind.startswith("request") and self._phase is not _Phase.DONE:
+        if kind == "response_body":
+            return self._response_body(message)
+        if kind.startswith("response"):
+            headers = kind == "response_headers"
+            return self._response_headers(message) if headers else self._response_trailers()
+        return self._request(kind, message)
+
+    def _request(self, kind: str, message: ProcessingRequest) -> Event | None:
+        if self._phase is not _Phase.DONE:
             hint = messages.subset_hint(message)
             self._hint = self._hint if hint is None else hint
-        return self._receivers[kind](message)
+        if kind == "request_headers":
+            return self._request_headers(message)
+        return self._request_body(message) if kind == "request_body" else self._request_trailers()
 
     def nothing_came(self) -> Event | None:
         """
@@ -211,7 +208,11 @@ class Exchange:
 
     # The request side
 
-    def _configure(self, message: ProcessingRequest) -> None:
+    def _begin(self, message: ProcessingRequest) -> None:
+        """Take note of what holds for all messages, and may come with the first alone."""
+        self._silent = message.observability_mode
+        if not message.HasField("protocol_config"):
+            return
         config = message.protocol_config
         self._configured = True
         self._mode = config.request_body_mode
@@ -270,7 +271,7 @@ class Exchange:
                 messages.streamed_body("request_body", piece, end_of_stream=end_of_stream)
             )
 
-    def _request_trailers(self, _: ProcessingRequest) -> Event | None:
+    def _request_trailers(self) -> Event | None:
         if self._phase is _Phase.COLLECTING:
             if self._mode is None:
                 self._mode = messages.FULL_DUPLEX_STREAMED
@@ -376,7 +377,7 @@ class Exchange:
             return ResponseEnded(seen)
         return ResponseChunk(seen) if seen else None
 
-    def _response_trailers(self, _: ProcessingRequest) -> Event | None:
+    def _response_trailers(self) -> Event | None:
         self._phase = _Phase.DONE
         seen = b""
         if self._response is not None and not self.finished:

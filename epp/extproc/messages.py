@@ -152,10 +152,24 @@ def streamed_body(phase: str, body: bytes, *, end_of_stream: bool) -> Iterator[b
 
 def streamed_piece(phase: str, piece: bytes, *, end_of_stream: bool) -> bytes:
     """Return one full-duplex body reply."""
-    streamed = pb.StreamedBodyResponse(body=piece, end_of_stream=end_of_stream)
-    return _reply(
+    head, tail = _around_piece(phase, len(piece), end_of_stream)
+    return head + piece + tail
+
+
+@lru_cache(maxsize=4096)
+def _around_piece(phase: str, size: int, end_of_stream: bool) -> tuple[bytes, bytes]:  # noqa: FBT001
+    """
+    Return what stands before and after a piece of so many bytes in its reply.
+
+    A chat's chunks have few sizes, and each costs a concatenation then and not a tree of messages.
+    """
+    streamed = pb.StreamedBodyResponse(body=bytes(size), end_of_stream=end_of_stream)
+    # Fields are written in the order of their numbers: only the end of the stream follows the body.
+    tail = pb.StreamedBodyResponse(end_of_stream=end_of_stream).SerializeToString()
+    reply = _reply(
         phase, pb.CommonResponse(body_mutation=pb.BodyMutation(streamed_response=streamed))
     )
+    return reply[: len(reply) - size - len(tail)], tail
 
 
 def replaced_body(phase: str, body: bytes) -> bytes:

@@ -21,12 +21,13 @@ class Stream:
     awaits `decide` with it before it gives the next message.
     """
 
-    __slots__ = ("_answered", "_director", "_exchange", "_replies", "_routed", "_started")
+    __slots__ = ("_answer", "_answered", "_director", "_exchange", "_routed", "_started")
 
     def __init__(self, director: Director, exchange: Exchange) -> None:
         self._director = director
         self._exchange = exchange
-        self._replies: list[bytes] = []
+        self._answer: list[bytes] = []
+        """The replies that carry out a decision, or refuse; due after those of the exchange."""
         self._routed: RoutedRequest | None = None
         self._started: events.ResponseStarted | None = None
         self._answered = False
@@ -48,7 +49,9 @@ class Stream:
 
     def take_replies(self) -> list[bytes]:
         """Return the replies that are due now, in order, and forget them."""
-        replies, self._replies = self._replies, []
+        replies = self._exchange.take_replies()
+        if self._answer:
+            replies, self._answer = [*replies, *self._answer], []
         return replies
 
     def receive(self, message: ProcessingRequest) -> RequestReceived | None:
@@ -64,12 +67,14 @@ class Stream:
         return self._act(self._exchange.half_closed())
 
     def _act(self, event: events.Event | None) -> RequestReceived | None:
-        self._replies.extend(self._exchange.take_replies())
         if event is None:
             return None
-        if type(event) is RequestReceived:
+        if isinstance(event, events.ResponseChunk):
+            if self._routed is not None:
+                self._director.on_response_body(self._routed, event.data)
+        elif isinstance(event, RequestReceived):
             return event
-        if type(event) is events.RequestInvalid:
+        elif isinstance(event, events.RequestInvalid):
             self._director.refuse(event.raw, event.error)
             self._refuse(event.error)
         elif self._routed is not None:
@@ -89,29 +94,28 @@ class Stream:
             return
         self._routed = routed
         self._answered = True
-        self._replies.extend(self._exchange.route(routed.decision))
+        self._answer.extend(self._exchange.route(routed.decision))
 
     def _refuse(self, error: EPPError) -> None:
         self._answered = True
-        self._replies.extend(self._exchange.refuse(error))
+        self._answer.extend(self._exchange.refuse(error))
 
-    def _observe(self, routed: RoutedRequest, event: events.Event) -> None:
+    def _observe(
+        self, routed: RoutedRequest, event: events.ResponseStarted | events.ResponseEnded
+    ) -> None:
         director = self._director
-        match event:
-            case events.ResponseChunk(data):
-                director.on_response_body(routed, data)
-            case events.ResponseStarted():
-                self._started = event
-                director.on_response_headers(
-                    routed,
-                    status=event.status,
-                    media=event.media,
-                    served=event.served,
-                    body_follows=event.body_follows,
-                )
-            case events.ResponseEnded(chunk):
-                director.on_response_body(routed, chunk)
-                director.on_response_end(routed)
+        if isinstance(event, events.ResponseStarted):
+            self._started = event
+            director.on_response_headers(
+                routed,
+                status=event.status,
+                media=event.media,
+                served=event.served,
+                body_follows=event.body_follows,
+            )
+        else:
+            director.on_response_body(routed, event.chunk)
+            director.on_response_end(routed)
 
     def refuse(self, error: EPPError) -> None:
         """Tell the client of an error that ends the stream, unless its request is answered."""
