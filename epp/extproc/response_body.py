@@ -48,7 +48,12 @@ class ResponseBody:
                 return b""
             piece, self._held = b"".join(self._held), None
         sent = self._renamer.feed(piece, last=end_of_stream) if self._renamer else piece
-        replies.extend(messages.streamed_body("response_body", sent, end_of_stream=end_of_stream))
+        if len(sent) <= messages.MAX_PIECE_BYTES:
+            replies.append(
+                messages.streamed_piece("response_body", sent, end_of_stream=end_of_stream)
+            )
+        else:
+            replies += messages.streamed_body("response_body", sent, end_of_stream=end_of_stream)
         return piece
 
     def flush(self, replies: list[bytes]) -> bytes:

@@ -43,6 +43,11 @@ class Stream:
         return self._exchange.finished
 
     @property
+    def flows(self) -> bool:
+        """Whether a response is on its way: the stream is not finished, and nothing is timed."""
+        return self._started is not None and not self._exchange.finished
+
+    @property
     def patience(self) -> float | None:
         """Seconds to wait for the next message before `nothing_came` must be told, or None."""
         return self._exchange.patience

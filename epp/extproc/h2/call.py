@@ -94,6 +94,12 @@ class Call:
         if self.handler is None:
             return
         if self._partial is None:
+            body = start + _PREFIX_BYTES
+            size = end - body
+            # Most frames hold one whole message.
+            if size >= 0 and not buffer[start] and int.from_bytes(buffer[start + 1 : body]) == size:
+                self._take(buffer[body:end])
+                return
             start = self._whole_messages(buffer, start, end)
             if start < end:
                 self._partial = bytearray(memoryview(buffer)[start:end])

@@ -21,6 +21,7 @@ from epp.extproc.h2.limits import Limits, Rate
 Accept = Callable[[Call], Handler | None]
 """Returns what serves a call, or ends the call and returns None."""
 
+_HEADER_BYTES = frames.HEADER_BYTES
 _REMEMBERED_ENDS = 1_000
 _BY_PEER, _BY_RESET, _BY_US = range(3)
 _DRAIN_PING = b"draining"
@@ -64,6 +65,8 @@ class Connection:
         self._last_id = 0
         self._largest_grant = 0
         self._unacknowledged = 0
+        self._half_window = limits.connection_window_bytes // 2
+        self._half_stream_window = limits.stream_window_bytes // 2
         self._greeted = False
         self._settled = False
         self._fields = FieldBlocks(limits)
@@ -118,7 +121,7 @@ class Connection:
             self._fail(violation)
             return False
         self._buffer = self._buffer[position:] if position else self._buffer
-        if not more:
+        if not more and not self.calls:
             self._close_if_idle()
         return more
 
@@ -137,9 +140,11 @@ class Connection:
         buffer = self._buffer
         size = len(buffer)
         until = self.clock() + self.limits.slice_seconds
-        while size - position >= frames.HEADER_BYTES:
-            high, low, kind, flags, stream_id = frames.unpack_header(buffer, position)
-            start = position + frames.HEADER_BYTES
+        unpack = frames.unpack_header
+        calls = self.calls
+        while size - position >= _HEADER_BYTES:
+            high, low, kind, flags, stream_id = unpack(buffer, position)
+            start = position + _HEADER_BYTES
             end = start + (high << 8 | low)
             if end - start > frames.DEFAULT_FRAME_BYTES:
                 raise Violation(ErrorCode.FRAME_SIZE_ERROR, "a frame larger than announced")
@@ -147,14 +152,18 @@ class Connection:
                 break
             position = end
             try:
-                self._frame(kind, flags, stream_id & frames.MAX_STREAM_ID, buffer, start, end)
+                # Nearly all frames are like this one: it is spared what the others need.
+                if kind == flags == 0 and self._block is None and stream_id in calls:
+                    self._plain_data(calls[stream_id], end - start, buffer, start, end)
+                else:
+                    self._frame(kind, flags, stream_id & frames.MAX_STREAM_ID, buffer, start, end)
             except Violation as violation:
                 if not violation.stream_id:
                     raise
                 self._reset(violation)
             if self.closing:
                 return size, False
-            if self.clock() > until and size > position:
+            if size > position and self.clock() > until:
                 return position, True
         return position, False
 
@@ -185,40 +194,45 @@ class Connection:
 
     # DATA
 
-    def _data(self, flags: int, stream_id: int, buffer: bytes, start: int, end: int) -> None:
-        length = end - start
-        self._account(length)
-        call = self.calls.get(stream_id)
-        if flags & frames.PADDED:
-            start, end = _unpadded(buffer, start, end)
-        if call is None:
-            self._data_of_ended(stream_id)
-            return
+    def _plain_data(self, call: Call, length: int, buffer: bytes, start: int, end: int) -> None:
+        """Take DATA of a call, whatever its flags were."""
+        self._unacknowledged += length
+        if self._unacknowledged >= self._half_window:
+            self._account()
         if call.remote_closed:
-            raise Violation(ErrorCode.STREAM_CLOSED, "DATA after the end of the stream", stream_id)
-        call.ending = bool(flags & frames.END_STREAM)
-        self._take(call, length, buffer, start, end)
+            raise Violation(ErrorCode.STREAM_CLOSED, "DATA after the end of the stream", call.id)
+        call.unacknowledged += length
         if start == end and not call.ending:
             self._idle_frame()
-        if call.ending:
-            self._end_of_stream(call)
-        elif call.unacknowledged >= self.limits.stream_window_bytes // 2:
-            self.acknowledge(call)
-
-    def _take(self, call: Call, length: int, buffer: bytes, start: int, end: int) -> None:
-        call.unacknowledged += length
+        call.received += end - start
+        if call.unacknowledged < self._half_stream_window:
+            call.data(buffer, start, end)
+            return
         if call.unacknowledged > self.limits.stream_window_bytes:
             raise Violation(ErrorCode.FLOW_CONTROL_ERROR, "beyond the stream's window", call.id)
-        call.received += end - start
         call.data(buffer, start, end)
+        self.acknowledge(call)
+
+    def _data(self, flags: int, stream_id: int, buffer: bytes, start: int, end: int) -> None:
+        length = end - start
+        if flags & frames.PADDED:
+            start, end = _unpadded(buffer, start, end)
+        call = self.calls.get(stream_id)
+        if call is None:
+            self._unacknowledged += length
+            self._account()
+            self._check_begun(stream_id, "DATA")
+            self._judge_ended(stream_id, "DATA")
+            return
+        if not call.remote_closed:
+            call.ending = bool(flags & frames.END_STREAM)
+        self._plain_data(call, length, buffer, start, end)
+        if call.ending:
+            self._end_of_stream(call)
 
     def _end_of_stream(self, call: Call) -> None:
         if call.id in self.calls:  # else what serves it has ended it, in the frame that ends it
             call.end_of_stream()
-
-    def _data_of_ended(self, stream_id: int) -> None:
-        self._check_begun(stream_id, "DATA")
-        self._judge_ended(stream_id, "DATA")
 
     def _judge_ended(self, stream_id: int, what: str) -> None:
         """Ignore a frame that crossed our end of a stream; refuse one after the peer's own."""
@@ -230,12 +244,11 @@ class Connection:
             raise Violation(ErrorCode.STREAM_CLOSED, text, stream_id)
         self._idle_frame()
 
-    def _account(self, length: int) -> None:
-        """Count bytes against the connection's window, and open it anew at half."""
-        self._unacknowledged += length
+    def _account(self) -> None:
+        """Hold the peer to the connection's window, and open it anew at half."""
         if self._unacknowledged > self.limits.connection_window_bytes:
             raise Violation(ErrorCode.FLOW_CONTROL_ERROR, "beyond the connection's window")
-        if self._unacknowledged >= self.limits.connection_window_bytes // 2:
+        if self._unacknowledged >= self._half_window:
             self.out.append(frames.window_update(0, self._unacknowledged))
             self._unacknowledged = 0
 

@@ -95,9 +95,13 @@ class Processing:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        stream = self._stream
         try:
-            request = self._stream.receive(messages.ProcessingRequest.FromString(data))
-            self._go_on(request)
+            request = stream.receive(messages.ProcessingRequest.FromString(data))
+            if request is None and stream.flows:
+                self._send()
+            else:
+                self._go_on(request)
         except messages.DecodeError:
             self._stream.refuse(BadRequest("the gateway's message is not one of ext_proc"))
             self._end("INVALID_ARGUMENT", failed=False)
