@@ -254,7 +254,7 @@ class Connection:
 
     def acknowledge(self, call: Call) -> None:
         """Open a stream's window anew, unless its messages wait or it is over."""
-        if call.unacknowledged and not call.waiting and not call.remote_closed:
+        if call.unacknowledged and not call.waiting and not call.ending:
             if call.id in self.calls:
                 self.out.append(frames.window_update(call.id, call.unacknowledged))
             call.unacknowledged = 0

@@ -16,6 +16,7 @@ CALM = ErrorCode.ENHANCE_YOUR_CALM
 
 OPEN = f.headers(3)
 HALF_CLOSED = f.headers(3, end=True)
+DATA_THAT_ENDS = f.data(3, b"x", padding=3, end=True)
 RESET = f.headers(3) + f.rst(3)
 MALFORMED = f.fields({":path": None})
 
@@ -43,6 +44,7 @@ def ending(call: Call) -> Handler | None:
     Row("5.1", "WINDOW_UPDATE on a server's", f.raw(8, 0, 2, f.number(1)), PROTOCOL),
     Row("5.1", "RST_STREAM on a server's", f.raw(3, 0, 2, f.number(8)), PROTOCOL),
     Row("5.1", "DATA after its end", HALF_CLOSED + f.data(3), CLOSED, 3, serve=Listener),
+    Row("5.1", "more after its end", HALF_CLOSED + DATA_THAT_ENDS, CLOSED, 3, serve=Listener),
     Row("5.1", "HEADERS after its end", HALF_CLOSED * 2, CLOSED, 3, serve=Listener),
     Row("5.1", "DATA after both ends", HALF_CLOSED + f.data(3), CLOSED),
     Row("5.1", "HEADERS after both ends", HALF_CLOSED * 2, CLOSED),
