@@ -127,6 +127,11 @@ class Exchange:
             return PATIENCE_SECONDS
         return None
 
+    @property
+    def passes_on(self) -> bool:
+        """Whether each piece of the response's body is answered with itself, and nothing else."""
+        return self._response is not None and self._response.passes_on and not self._silent
+
     def take_replies(self) -> list[bytes]:
         """Return the replies that are due now, in order, and forget them."""
         replies, self._replies = self._replies, []

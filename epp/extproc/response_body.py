@@ -32,6 +32,12 @@ class ResponseBody:
         """Whether the body may end up longer or shorter than its headers said."""
         return self._renamer is not None
 
+    @property
+    def passes_on(self) -> bool:
+        """Whether pieces are sent on as they come."""
+        duplex = self._mode == messages.FULL_DUPLEX_STREAMED
+        return duplex and self._held is None and self._renamer is None
+
     def take(self, piece: bytes, replies: list[bytes], *, end_of_stream: bool) -> bytes:
         """
         Take a piece, append the replies due for it, and return what now can be read of the body.
@@ -48,12 +54,7 @@ class ResponseBody:
                 return b""
             piece, self._held = b"".join(self._held), None
         sent = self._renamer.feed(piece, last=end_of_stream) if self._renamer else piece
-        if len(sent) <= messages.MAX_PIECE_BYTES:
-            replies.append(
-                messages.streamed_piece("response_body", sent, end_of_stream=end_of_stream)
-            )
-        else:
-            replies += messages.streamed_body("response_body", sent, end_of_stream=end_of_stream)
+        replies.extend(messages.streamed_body("response_body", sent, end_of_stream=end_of_stream))
         return piece
 
     def flush(self, replies: list[bytes]) -> bytes:

@@ -8,7 +8,7 @@ whatever ended the stream.
 
 from epp.extproc import exchange as events
 from epp.extproc.exchange import Exchange, RequestReceived
-from epp.extproc.messages import ProcessingRequest
+from epp.extproc.messages import MAX_PIECE_BYTES, ProcessingRequest, streamed_piece
 from epp.framework import EPPError, RawRequest, TerminationCause
 from epp.requestcontrol.director import Director, RoutedRequest
 
@@ -21,7 +21,7 @@ class Stream:
     awaits `decide` with it before it gives the next message.
     """
 
-    __slots__ = ("_answer", "_answered", "_director", "_exchange", "_routed", "_started")
+    __slots__ = ("_answer", "_answered", "_director", "_exchange", "_routed", "_started", "passes")
 
     def __init__(self, director: Director, exchange: Exchange) -> None:
         self._director = director
@@ -31,6 +31,8 @@ class Stream:
         self._routed: RoutedRequest | None = None
         self._started: events.ResponseStarted | None = None
         self._answered = False
+        self.passes = False
+        """Whether a response's body passes piece by piece, unchanged: `pass_on` may be tried."""
 
     @property
     def request_id(self) -> str:
@@ -41,11 +43,6 @@ class Stream:
     def finished(self) -> bool:
         """Whether nothing more is due: the stream may be ended."""
         return self._exchange.finished
-
-    @property
-    def flows(self) -> bool:
-        """Whether a response is on its way: the stream is not finished, and nothing is timed."""
-        return self._started is not None and not self._exchange.finished
 
     @property
     def patience(self) -> float | None:
@@ -62,6 +59,22 @@ class Stream:
     def receive(self, message: ProcessingRequest) -> RequestReceived | None:
         """Take the next message; return the request that is to be decided with it, if any."""
         return self._act(self._exchange.receive(message))
+
+    def pass_on(self, message: ProcessingRequest) -> bytes | None:
+        """
+        Return the reply to one more piece of a body that passes; None where `receive` is to tell.
+
+        It says what `receive` would: streams are made of such pieces, and this is quicker.
+        """
+        if message.WhichOneof("request") != "response_body":
+            return None
+        piece = message.response_body
+        body: bytes = piece.body
+        if piece.end_of_stream or len(body) > MAX_PIECE_BYTES:
+            return None
+        assert self._routed is not None  # else it would not pass
+        self._director.on_response_body(self._routed, body)
+        return streamed_piece("response_body", body, end_of_stream=False)
 
     def nothing_came(self) -> RequestReceived | None:
         """Note that `patience` ran out."""
@@ -111,6 +124,7 @@ class Stream:
         director = self._director
         if isinstance(event, events.ResponseStarted):
             self._started = event
+            self.passes = self._exchange.passes_on
             director.on_response_headers(
                 routed,
                 status=event.status,

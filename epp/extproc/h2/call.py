@@ -96,9 +96,12 @@ class Call:
         if self._partial is None:
             body = start + _PREFIX_BYTES
             size = end - body
-            # Most frames hold one whole message.
+            # Most frames hold one whole message, and most messages do not have to wait.
             if size >= 0 and not buffer[start] and int.from_bytes(buffer[start + 1 : body]) == size:
-                self._take(buffer[body:end])
+                if self._held or self._inbox is not None or self.queued:
+                    self._take(buffer[body:end])
+                else:
+                    self.handler.message(buffer[body:end])
                 return
             start = self._whole_messages(buffer, start, end)
             if start < end:

@@ -97,11 +97,11 @@ class Processing:
             self._timer = None
         stream = self._stream
         try:
-            request = stream.receive(messages.ProcessingRequest.FromString(data))
-            if request is None and stream.flows:
-                self._send()
+            message = messages.ProcessingRequest.FromString(data)
+            if stream.passes and (reply := stream.pass_on(message)) is not None:
+                self._call.send(reply)
             else:
-                self._go_on(request)
+                self._go_on(stream.receive(message))
         except messages.DecodeError:
             self._stream.refuse(BadRequest("the gateway's message is not one of ext_proc"))
             self._end("INVALID_ARGUMENT", failed=False)
