@@ -18,6 +18,7 @@ from epp.observability import buckets
 from epp.observability.endpoint_metrics import PoolCollector, ScrapeMetrics
 from epp.observability.plugin_calls import PluginCall, PluginMetrics
 from epp.observability.request_metrics import ModelMetrics, RequestMetrics
+from epp.observability.series import counters, gauges, histograms
 
 __all__ = ["Metrics", "ModelMetrics", "PluginCall", "ScrapeMetrics", "watch_loop_lag"]
 
@@ -44,29 +45,24 @@ class Metrics:
         self._requests = RequestMetrics(registry, max_models)
         self._plugins = PluginMetrics(registry, clock)
         self.scrapes = ScrapeMetrics(registry)
-        self._decision = Histogram(
+        self._decision = histograms(
+            registry,
             "epp_decision_duration_seconds",
             "From the arrival of a whole request to its routing decision.",
-            registry=registry,
-            buckets=buckets.FAST_SECONDS,
+            buckets.FAST_SECONDS,
+        ).labels()
+        self._picks = counters(
+            registry, "epp_endpoint_picks", "Requests routed to an endpoint.", ("endpoint",)
         )
-        self._picks = Counter(
-            "epp_endpoint_picks",
-            "Requests routed to an endpoint.",
-            ("endpoint",),
-            registry=registry,
-        )
-        self._picked: dict[str, Counter] = {}
-        self._streams_open = Gauge(
-            "epp_streams_open", "Streams of the gateway that are open.", registry=registry
-        )
-        self._streams = Counter(
+        self._streams_open = gauges(
+            registry, "epp_streams_open", "Streams of the gateway that are open."
+        ).labels()
+        self._streams = counters(
+            registry,
             "epp_streams",
             "Streams of the gateway that ended, by gRPC status code.",
             ("code",),
-            registry=registry,
         )
-        self._stream_codes: dict[str, Counter] = {}
         self._connections = Gauge(
             "epp_http2_connections",
             "Connections to the lean door, those of health probes included.",
@@ -139,16 +135,11 @@ class Metrics:
 
     def pick(self, endpoint: Endpoint) -> None:
         """Count a request routed to an endpoint."""
-        name = str(endpoint.id)
-        picked = self._picked.get(name)
-        if picked is None:
-            picked = self._picked[name] = self._picks.labels(name)
-        picked.inc()
+        self._picks.labels(str(endpoint.id)).inc()
 
     def forget(self, endpoint_id: str) -> None:
         """Drop the series of an endpoint that is gone; its id is given as text."""
-        self._picked.pop(endpoint_id, None)
-        self._picks.remove_by_labels({"endpoint": endpoint_id})
+        self._picks.remove(endpoint_id)
         self.scrapes.forget(endpoint_id)
 
     def stream_opened(self) -> None:
@@ -158,10 +149,7 @@ class Metrics:
     def stream_closed(self, code: str) -> None:
         """Count a stream of the gateway that ended, with the name of its gRPC status code."""
         self._streams_open.dec()
-        closed = self._stream_codes.get(code)
-        if closed is None:
-            closed = self._stream_codes[code] = self._streams.labels(code)
-        closed.inc()
+        self._streams.labels(code).inc()
 
     def connection_opened(self) -> None:
         """Count a connection to the lean door that was made."""

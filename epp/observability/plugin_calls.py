@@ -6,20 +6,16 @@ EPPError. A plain call costs a couple of microseconds, since a request makes a d
 """
 
 import math
-from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Iterable
-from itertools import accumulate
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TypeVar
 
 import structlog
-from prometheus_client import CollectorRegistry, Counter, Metric
-from prometheus_client.metrics_core import HistogramMetricFamily
-from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
+from prometheus_client import CollectorRegistry, Counter
 
 from epp.framework import EPPError, PluginFailed, PluginInstance
 from epp.observability.buckets import FAST_SECONDS
+from epp.observability.series import Spread, histograms
 
 T = TypeVar("T")
 
@@ -27,9 +23,6 @@ LOG_INTERVAL_SECONDS = 10.0
 
 OVERRUN_SECONDS = 0.05
 """A plain call that takes longer is counted and named: meanwhile no request goes on."""
-
-_FOLDED_AT = 256
-"""Calls whose durations are counted together."""
 
 LABELS = ("extension_point", "type", "name")
 
@@ -49,7 +42,6 @@ class PluginCall:
 
     __slots__ = (
         "_clock",
-        "_counts",
         "_durations",
         "_errors",
         "_failures",
@@ -57,7 +49,6 @@ class PluginCall:
         "_overruns_silent_until",
         "_plugin",
         "_point",
-        "_seconds",
         "_silent_until",
         "_started",
     )
@@ -66,6 +57,7 @@ class PluginCall:
         self,
         extension_point: str,
         instance: PluginInstance,
+        durations: Spread,
         errors: Counter,
         overruns: Counter,
         clock: Callable[[], float],
@@ -76,11 +68,7 @@ class PluginCall:
         self._overruns = overruns
         self._clock = clock
         self._started = 0.0
-        self._seconds = 0.0
-        self._durations: list[float] = []
-        """Of the latest calls, which are not counted yet: a request has better things to do."""
-        # By bucket, the last for what is beyond them all.
-        self._counts = [0] * (len(FAST_SECONDS) + 1)
+        self._durations = durations
         self._silent_until = self._overruns_silent_until = -math.inf
         self._failures = 0
 
@@ -93,11 +81,8 @@ class PluginCall:
         error: BaseException | None,
         _traceback: TracebackType | None,
     ) -> None:
-        durations = self._durations
         seconds = self._clock() - self._started
-        durations.append(seconds)
-        if len(durations) >= _FOLDED_AT:
-            self._fold()
+        self._durations.observe(seconds)
         if seconds > OVERRUN_SECONDS:
             self._note_overrun(seconds)
         if error is not None:
@@ -112,34 +97,13 @@ class PluginCall:
             self._contain(error)
             raise
         finally:
-            self._durations.append(self._clock() - started)
-            if len(self._durations) >= _FOLDED_AT:
-                self._fold()
+            self._durations.observe(self._clock() - started)
 
     def _contain(self, error: BaseException) -> None:
         """Raise PluginFailed for a failure; return where it is an answer, or no Exception."""
         if isinstance(error, Exception | SystemExit) and not isinstance(error, EPPError):
             self._note(error, self._clock())
             raise PluginFailed(self._point, self._plugin.type, self._plugin.name) from error
-
-    def _fold(self) -> None:
-        """Count the durations of the latest calls."""
-        for seconds in self._durations:
-            self._counts[bisect_left(FAST_SECONDS, seconds)] += 1
-        self._seconds += sum(self._durations)
-        self._durations.clear()
-
-    def buckets(self) -> list[tuple[str, float]]:
-        """Return how many calls took up to each bound, as Prometheus counts."""
-        self._fold()
-        bounds = [*map(floatToGoString, FAST_SECONDS), "+Inf"]
-        return list(zip(bounds, accumulate(self._counts), strict=True))
-
-    @property
-    def total_seconds(self) -> float:
-        """All the time that calls took."""
-        self._fold()
-        return self._seconds
 
     def _note_overrun(self, seconds: float) -> None:
         """Count a plain call that held up every request for too long; it cannot be interrupted."""
@@ -172,13 +136,8 @@ class PluginCall:
         self._failures = 0
 
 
-class PluginMetrics(Collector):
-    """
-    The instruments of plugin calls.
-
-    A request makes a dozen calls, and the library's histogram takes a lock and a loop for each:
-    calls are counted in plain lists instead, of which the page is made when it is asked for.
-    """
+class PluginMetrics:
+    """The instruments of plugin calls."""
 
     def __init__(self, registry: CollectorRegistry, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -195,7 +154,13 @@ class PluginMetrics(Collector):
             LABELS,
             registry=registry,
         )
-        registry.register(self)
+        self._durations = histograms(
+            registry,
+            "epp_plugin_duration_seconds",
+            "How long a call of a plugin took.",
+            FAST_SECONDS,
+            LABELS,
+        )
 
     def call(self, extension_point: str, instance: PluginInstance) -> PluginCall:
         """Return what the calls of an instance at an extension point are made in."""
@@ -204,17 +169,9 @@ class PluginMetrics(Collector):
             self._calls[labels] = PluginCall(
                 extension_point,
                 instance,
+                self._durations.labels(*labels),
                 self._errors.labels(*labels),
                 self._overruns.labels(*labels),
                 self._clock,
             )
         return self._calls[labels]
-
-    def collect(self) -> Iterable[Metric]:
-        """Yield the durations of all plugins."""
-        family = HistogramMetricFamily(
-            "epp_plugin_duration_seconds", "How long a call of a plugin took.", labels=LABELS
-        )
-        for labels, call in self._calls.items():
-            family.add_metric(labels, call.buckets(), call.total_seconds)
-        yield family

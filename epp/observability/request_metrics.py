@@ -8,10 +8,11 @@ known.
 
 from functools import cached_property
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry
 
 from epp.framework import TerminationCause, Usage
 from epp.observability import buckets
+from epp.observability.series import Number, Spread, counters, gauges, histograms
 
 OTHER = "other"
 MAX_NAME_LENGTH = 256
@@ -25,75 +26,75 @@ class RequestMetrics:
     def __init__(self, registry: CollectorRegistry, max_models: int) -> None:
         self._models: dict[str, ModelMetrics] = {}
         self._room = max_models
-        self.requests = Counter(
-            "epp_requests", "Requests, refused ones included.", _MODEL, registry=registry
+        self.requests = counters(
+            registry, "epp_requests", "Requests, refused ones included.", _MODEL
         )
-        self.running = Gauge(
+        self.running = gauges(
+            registry,
             "epp_requests_running",
             "Requests between their arrival and the end of their response.",
             _MODEL,
-            registry=registry,
         )
-        self.errors = Counter(
+        self.errors = counters(
+            registry,
             "epp_request_errors",
             "Requests answered with an error, by its status and its reason.",
             (*_MODEL, "code", "reason"),
-            registry=registry,
         )
-        self.finished = Counter(
+        self.finished = counters(
+            registry,
             "epp_requests_finished",
             "Routed requests that ended, by why they did.",
             (*_MODEL, "cause"),
-            registry=registry,
         )
-        self.first_byte = Histogram(
+        self.first_byte = histograms(
+            registry,
             "epp_time_to_first_byte_seconds",
             "From the arrival of a request to the first byte of its response's body.",
+            buckets.FIRST_BYTE_SECONDS,
             (*_MODEL, "streaming"),
-            registry=registry,
-            buckets=buckets.FIRST_BYTE_SECONDS,
         )
-        self.duration = Histogram(
+        self.duration = histograms(
+            registry,
             "epp_request_duration_seconds",
             "From the arrival of a request to the end of its response.",
+            buckets.DURATION_SECONDS,
             _MODEL,
-            registry=registry,
-            buckets=buckets.DURATION_SECONDS,
         )
-        self.request_size = Histogram(
+        self.request_size = histograms(
+            registry,
             "epp_request_size_bytes",
             "Size of a request's body.",
+            buckets.REQUEST_BYTES,
             _MODEL,
-            registry=registry,
-            buckets=buckets.REQUEST_BYTES,
         )
-        self.response_size = Histogram(
+        self.response_size = histograms(
+            registry,
             "epp_response_size_bytes",
             "Size of a response's body, where the picker saw one.",
+            buckets.RESPONSE_BYTES,
             _MODEL,
-            registry=registry,
-            buckets=buckets.RESPONSE_BYTES,
         )
-        self.prompt_tokens = Histogram(
+        self.prompt_tokens = histograms(
+            registry,
             "epp_prompt_tokens",
             "Tokens of a prompt, as the model server counted them.",
+            buckets.PROMPT_TOKENS,
             _MODEL,
-            registry=registry,
-            buckets=buckets.PROMPT_TOKENS,
         )
-        self.completion_tokens = Histogram(
+        self.completion_tokens = histograms(
+            registry,
             "epp_completion_tokens",
             "Tokens of a completion, as the model server counted them.",
+            buckets.COMPLETION_TOKENS,
             _MODEL,
-            registry=registry,
-            buckets=buckets.COMPLETION_TOKENS,
         )
-        self.cached_tokens = Histogram(
+        self.cached_tokens = histograms(
+            registry,
             "epp_cached_tokens",
             "Tokens of a prompt that the model server found in its prefix cache.",
+            buckets.PROMPT_TOKENS,
             _MODEL,
-            registry=registry,
-            buckets=buckets.PROMPT_TOKENS,
         )
 
     def model(self, name: str) -> "ModelMetrics":
@@ -122,8 +123,8 @@ class ModelMetrics:
         self._of = instruments
         self._name = name
         self._requests = instruments.requests.labels(name)
-        self._errors: dict[tuple[int, str], Counter] = {}
-        self._finished: dict[TerminationCause, Counter] = {}
+        self._errors: dict[tuple[int, str], Number] = {}
+        self._finished: dict[TerminationCause, Number] = {}
 
     def started(self, size_bytes: int) -> None:
         """Count a request that arrived whole."""
@@ -171,44 +172,44 @@ class ModelMetrics:
     def _error(self, status: int, reason: str) -> None:
         errors = self._errors.get((status, reason))
         if errors is None:
-            errors = self._of.errors.labels(self._name, status, reason)
+            errors = self._of.errors.labels(self._name, str(status), reason)
             self._errors[status, reason] = errors
         errors.inc()
 
     @cached_property
-    def _running(self) -> Gauge:
+    def _running(self) -> Number:
         return self._of.running.labels(self._name)
 
     @cached_property
-    def _request_size(self) -> Histogram:
+    def _request_size(self) -> Spread:
         return self._of.request_size.labels(self._name)
 
     @cached_property
-    def _first_byte(self) -> Histogram:
+    def _first_byte(self) -> Spread:
         return self._of.first_byte.labels(self._name, "false")
 
     @cached_property
-    def _first_streamed(self) -> Histogram:
+    def _first_streamed(self) -> Spread:
         return self._of.first_byte.labels(self._name, "true")
 
     @cached_property
-    def _duration(self) -> Histogram:
+    def _duration(self) -> Spread:
         return self._of.duration.labels(self._name)
 
     @cached_property
-    def _response_size(self) -> Histogram:
+    def _response_size(self) -> Spread:
         return self._of.response_size.labels(self._name)
 
     @cached_property
-    def _prompt_tokens(self) -> Histogram:
+    def _prompt_tokens(self) -> Spread:
         return self._of.prompt_tokens.labels(self._name)
 
     @cached_property
-    def _completion_tokens(self) -> Histogram:
+    def _completion_tokens(self) -> Spread:
         return self._of.completion_tokens.labels(self._name)
 
     @cached_property
-    def _cached_tokens(self) -> Histogram:
+    def _cached_tokens(self) -> Spread:
         return self._of.cached_tokens.labels(self._name)
 
 

@@ -158,8 +158,6 @@ class Connection:
                 else:
                     self._frame(kind, flags, stream_id & frames.MAX_STREAM_ID, buffer, start, end)
             except Violation as violation:
-                if not violation.stream_id:
-                    raise
                 self._reset(violation)
             if self.closing:
                 return size, False
@@ -535,7 +533,9 @@ class Connection:
             call.cancel()
 
     def _reset(self, violation: Violation) -> None:
-        """Take its stream from the peer; too many of that cost it the connection."""
+        """Take its stream from the peer; too many of that, or no stream, cost it the connection."""
+        if not violation.stream_id:
+            raise violation
         self._violated(violation)
         self.cut(violation.stream_id, violation.code)
         if self._reset_rate.exceeded():
