@@ -5,7 +5,6 @@ The director holds one of these and can be given another between two requests; a
 hooks of those that routed it, so that what a plugin remembers of it is also taken back.
 """
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -65,23 +64,33 @@ class Hooks:
         """Let plugins remember a choice; return the headers that they set on the request."""
         headers: dict[str, str] = {}
         for plugin, call in self.pre_request:
-            with contextlib.suppress(EPPError), call:
-                headers.update(_checked(plugin.pre_request(request, result)))
+            try:
+                with call:
+                    if told := plugin.pre_request(request, result):
+                        headers.update(_checked(told))
+            except EPPError:
+                continue
         return headers
 
     def on_response(self, request: InferenceRequest, result: SchedulingResult) -> dict[str, str]:
         """Return the headers that plugins set on the response."""
         headers: dict[str, str] = {}
         for plugin, call in self.response_headers:
-            with contextlib.suppress(EPPError), call:
-                headers.update(_checked(plugin.response_headers(request, result)))
+            try:
+                with call:
+                    headers.update(_checked(plugin.response_headers(request, result)))
+            except EPPError:
+                continue
         return headers
 
     def begun(self, request: InferenceRequest, result: SchedulingResult) -> None:
         """Tell plugins that the response begins."""
         for plugin, call in self.first_byte:
-            with contextlib.suppress(EPPError), call:
-                plugin.on_first_byte(request, result)
+            try:
+                with call:
+                    plugin.on_first_byte(request, result)
+            except EPPError:
+                continue
 
     def end(
         self,
@@ -92,8 +101,11 @@ class Hooks:
     ) -> None:
         """Let plugins forget a choice, each whatever the others do."""
         for plugin, call in self.completion:
-            with contextlib.suppress(EPPError), call:
-                plugin.on_response_complete(request, result, cause, usage)
+            try:
+                with call:
+                    plugin.on_response_complete(request, result, cause, usage)
+            except EPPError:
+                continue
 
 
 def _checked(headers: Mapping[str, str]) -> Mapping[str, str]:
