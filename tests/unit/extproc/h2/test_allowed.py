@@ -174,9 +174,63 @@ def test_what_we_are_is_said_before_anything_comes() -> None:
     assert (update.stream_id, update.window_increment) == (0, (16 << 20) - 65_535)
 
 
+def test_a_window_that_is_large_enough_is_not_widened() -> None:
+    (settings,) = Peer(greeted=False, connection_window_bytes=65_535).hear()
+
+    assert isinstance(settings, SettingsFrame)
+
+
+def test_windows_may_be_used_to_their_last_byte() -> None:
+    peer = Peer(serve=Listener, stream_window_bytes=10_000, connection_window_bytes=20_000)
+    peer.send(f.headers(1), f.headers(3))
+
+    answer = peer.send(f.data(1, bytes(9_999)) + f.data(3, bytes(10_000)) + f.data(1, bytes(1)))
+
+    assert peer.violations == []
+    assert {one.stream_id: one.window_increment for one in answer} == {
+        1: 9_999,
+        3: 10_000,
+        0: 19_999,
+    }
+
+
+def test_field_blocks_in_pieces_are_measured_one_by_one() -> None:
+    peer = Peer(max_field_block_bytes=len(BLOCK))
+
+    for stream in range(1, 21, 2):
+        peer.send(f.begun(stream, BLOCK[:20]), f.continued(stream, BLOCK[20:], end=True))
+
+    assert peer.violations == []
+    assert len(peer.handlers) == 10
+
+
+def test_updates_of_windows_in_use_are_no_frames_that_carry_nothing() -> None:
+    peer = Peer(idle_frame_rate=10)
+    peer.send(f.headers(1))
+
+    peer.send(20 * (f.window_update(0, 1) + f.window_update(1, 1)))
+
+    assert peer.violations == []
+
+
+def test_work_is_done_in_slices() -> None:
+    peer = Peer(slice_seconds=-1.0)
+    peer.connection.receive(3 * f.ping() + f.ping()[:-1])
+
+    turns = [peer.connection.work() for _ in range(3)]
+
+    assert turns == [True, True, True]
+    assert len(peer.hear()) == 3
+    assert not peer.connection.work()
+    peer.connection.receive(f.ping()[-1:])
+    assert not peer.connection.work()
+    assert len(peer.hear()) == 1
+
+
 def test_a_stream_that_was_refused_may_be_tried_again() -> None:
     peer = Peer(max_streams=1)
-    peer.send(f.headers(1), f.headers(3), f.data(3, f.message(), end=True))
+    peer.send(f.headers(1), f.headers(3), f.data(3, f.message()))
+    peer.send(f.headers(3, [], end=True))
 
     peer.send(f.rst(1), f.headers(5))
 

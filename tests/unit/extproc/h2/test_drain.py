@@ -217,9 +217,20 @@ def test_shutting_down_twice_is_shutting_down_once() -> None:
     assert peer.resets(1) == [8]
 
 
+def test_a_connection_that_closes_is_not_drained() -> None:
+    peer = Peer()
+    peer.connection.refuse_new()
+
+    peer.connection.drain()
+    peer.hear()
+
+    assert peer.goaways() == [(0, 0)]
+
+
 def test_a_lost_connection_ends_every_call_once() -> None:
-    peer = opened()
-    peer.send(f.headers(3))
+    peer = opened(settings={4: 1 << 20})
+    peer.send(f.headers(3), *5 * [f.data(3, f.message(bytes(16_379)))])
+    assert list(peer.connection.thirsty) == [3]
 
     peer.connection.lost()
     peer.connection.lost()
@@ -227,6 +238,7 @@ def test_a_lost_connection_ends_every_call_once() -> None:
 
     assert {"cancelled"} == {one.over for one in peer.handlers.values()}
     assert peer.hear() == []
+    assert peer.connection.thirsty == peer.connection.blocked == {}
 
 
 def test_frames_after_the_end_are_not_handled() -> None:
@@ -238,6 +250,7 @@ def test_frames_after_the_end_are_not_handled() -> None:
 
     assert not peer.connection.work()
     assert peer.hear() == []
+    assert peer.connection._buffer == b""
 
 
 def test_a_response_begun_is_not_begun_again() -> None:

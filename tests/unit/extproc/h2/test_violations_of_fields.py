@@ -92,6 +92,8 @@ def only(section: str, what: str, *pairs: tuple[str, str]) -> Row:
     malformed("8.3.1", "no :path", {":path": None}),
     malformed("8.3.1", "an empty :path", {":path": ""}),
     only("8.3.1", "no field at all"),
+    Row("8.3.1", "a priority alone", f.raw(f.HEADERS, 0x24, 3, bytes(5)), PROTOCOL, 3),
+    Row("8.3.1", "priority and padding", f.raw(f.HEADERS, 0x2C, 3, b"\2" + bytes(7)), PROTOCOL, 3),
     only("8.3.1", "a :method twice", (":method", "POST"), *f.REQUEST.items()),
     only("8.3.1", "a :path twice", *list(f.REQUEST.items())[:4], (":path", "/other")),
     malformed("8.5", "CONNECT with :path and :scheme", {":method": "CONNECT"}),
