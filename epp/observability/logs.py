@@ -15,10 +15,12 @@ import itertools
 import json as standard_json
 import logging
 import sys
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import PurePath
 from types import TracebackType
 from typing import IO, Any
@@ -258,7 +260,14 @@ def _frames(trace: TracebackType | None) -> Iterator[str]:
 
 
 def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
+    seconds, fraction = divmod(time.time(), 1.0)
+    return f"{_until_second(int(seconds))}.{int(fraction * 1e3):03d}Z"
+
+
+@lru_cache(maxsize=2)
+def _until_second(seconds: int) -> str:
+    """Return a second as ISO 8601 has it; many lines fall into one."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat()[:-6]
 
 
 _encode = msgspec.json.Encoder(enc_hook=_type_only).encode

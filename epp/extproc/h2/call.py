@@ -286,7 +286,6 @@ class Call:
         self._inbox = self._partial = None
         fields = field_blocks.trailers(status, text)
         if not self.responded:
-            self.responded = True
             fields = field_blocks.RESPONSE + fields
         if self._queue is None:
             self._close(fields)
@@ -295,7 +294,6 @@ class Call:
 
     def refuse(self, status: int, text: str) -> None:
         """End a call that nothing serves."""
-        self.responded = True
         self._close(field_blocks.RESPONSE + field_blocks.trailers(status, text))
 
     def flush(self) -> None:
@@ -304,7 +302,6 @@ class Call:
 
     def end_without_grpc(self, status: int) -> None:
         """Answer a request that is none of gRPC's with an HTTP status."""
-        self.responded = True
         self._close(field_blocks.only_status(status))
 
     def _close(self, fields: bytes) -> None:

@@ -271,12 +271,13 @@ class Connection:
                 raise Violation(ErrorCode.FRAME_SIZE_ERROR, "HEADERS too short for its flags")
             if start > end:
                 raise Violation(ErrorCode.PROTOCOL_ERROR, "padding is longer than its frame")
+        if flags & frames.END_HEADERS:
+            self._end_block(flags, stream_id, payload[start:end])
+            return
         self._block = [payload[start:end]]
         self._block_head = (flags, stream_id)
         self._block_bytes = end - start
         self._began = self.clock()
-        if flags & frames.END_HEADERS:
-            self._end_block()
 
     def _continuation(self, flags: int, stream_id: int, payload: bytes) -> None:
         if self._block is None or stream_id != self._block_head[1]:
@@ -289,13 +290,11 @@ class Connection:
         ):
             raise Violation(ErrorCode.ENHANCE_YOUR_CALM, "the field block is too large")
         if flags & frames.END_HEADERS:
-            self._end_block()
+            block = b"".join(self._block)
+            self._block = None
+            self._end_block(*self._block_head, block)
 
-    def _end_block(self) -> None:
-        assert self._block is not None  # only called with one
-        block = self._block[0] if len(self._block) == 1 else b"".join(self._block)
-        self._block = None
-        flags, stream_id = self._block_head
+    def _end_block(self, flags: int, stream_id: int, block: bytes) -> None:
         ended = bool(flags & frames.END_STREAM)
         if stream_id > self._last_id:
             self._open(stream_id, block, ended=ended)
@@ -334,8 +333,10 @@ class Connection:
         """Note that both sides of a stream are closed."""
         self.calls.pop(call.id, None)
         self._remember_end(call.id, _BY_PEER if call.ending else _BY_US)
-        self.unblock(call)
-        self._close_if_idle()
+        if self.blocked:
+            self.unblock(call)
+        if not self.calls:
+            self._close_if_idle()
 
     def unblock(self, call: Call) -> None:
         """Note that nothing of a call waits for windows any more."""

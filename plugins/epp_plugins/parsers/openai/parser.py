@@ -6,6 +6,7 @@ it is said in terms of the fields' names and types; nothing that a client wrote 
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 import msgspec
 from msgspec import UNSET
@@ -80,6 +81,7 @@ def _facts(path: str, body: bytes) -> ParsedRequest:
     )
 
 
+@lru_cache(maxsize=256)
 def _decoder(path: str) -> msgspec.json.Decoder[Body]:
     """Return what decodes the bodies of the path's API."""
     path = path.partition("?")[0].rstrip("/")
