@@ -85,6 +85,7 @@ class FieldBlocks:
             raise Violation(
                 ErrorCode.COMPRESSION_ERROR, "a field block that cannot be decoded"
             ) from error
+        # Of Latin-1, only 0 to 9 are decimal.
         return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in fields]
 
 
@@ -110,7 +111,7 @@ def _head(fields: list[tuple[str, str]]) -> RequestHead:
     if _is_incomplete(found):
         return RequestHead(fault="a pseudo-header field is missing, or not one of CONNECT")
     length = found.get("content-length")
-    if length is not None and not (length.isdecimal() and length.isascii() and len(length) < 20):
+    if length is not None and not (length.isdecimal() and len(length) < 20):
         return RequestHead(fault="content-length is no number")
     timeout = found.get("grpc-timeout")
     return RequestHead(
@@ -144,7 +145,7 @@ def _fault_of_field(name: str, value: str) -> str:
 def _seconds(text: str) -> float | None:
     """Return the seconds of a grpc-timeout; None for one that is malformed, as if not given."""
     number, unit = text[:-1], text[-1:]
-    if not (number.isdecimal() and number.isascii() and len(number) <= 8):
+    if not (number.isdecimal() and len(number) <= 8):
         return None
     factor = _TIMEOUT_UNITS.get(unit)
     return None if factor is None else int(number) * factor

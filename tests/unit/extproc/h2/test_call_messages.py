@@ -91,6 +91,27 @@ def test_a_message_that_cannot_be_taken_ends_the_call(
     assert peer.violations == []
 
 
+@pytest.mark.parametrize("flag", [1, 2, 255])
+def test_a_message_of_another_kind_is_not_taken_though_it_is_whole(flag: int) -> None:
+    peer = opened()
+
+    peer.send(f.data(1, bytes((flag,)) + f.message(b"hello")[1:]))
+
+    assert status(peer)[0] == "13"
+    assert peer.handlers[1].messages == []
+
+
+@pytest.mark.parametrize("padding", [None, 7], ids=["plain", "padded"])
+def test_a_body_of_the_announced_length_is_taken(padding: int | None) -> None:
+    peer = opened(Echo, f.fields({"content-length": "20"}))
+
+    peer.send(f.data(1, f.message(b"hello"), padding=padding))
+
+    assert peer.handlers[1].messages == [b"hello"]
+    peer.send(f.data(1, f.message(b"world"), padding=padding, end=True))
+    assert status(peer) == ("0", "")
+
+
 def test_one_byte_tells_that_a_message_is_compressed() -> None:
     peer = opened()
 
@@ -176,6 +197,8 @@ def test_nothing_waits_for_a_call_that_is_over_while_its_output_does() -> None:
 
     peer.send(f.headers(1), f.data(1, STREAM))
     assert not peer.handlers[1].call.waiting
+    peer.send(f.data(1, b"\0\0"))
+    assert peer.handlers[1].call._partial is None
     peer.send(f.data(1, end=True))
     peer.handlers[1].call.release()
     peer.send(f.window_update(1, 100))

@@ -138,12 +138,27 @@ def test_an_entry_that_was_evicted_is_not_remembered() -> None:
         blocks.request(indexed)
 
 
-def test_two_blocks_that_take_turns_in_the_table_keep_their_meaning() -> None:
+def test_an_older_entry_that_was_evicted_is_not_remembered() -> None:
     blocks = decoder()
+    for path in (b"/one", b"/two"):
+        blocks.request(b"\x83\x86" + path_literal(path))
+    older = b"\x83\x86\xbf"
+    assert blocks.request(older).path == "/one"
+
+    blocks.request(b"\x3f\x13\x83\x86" + INDEXED_62)  # a table of 50 bytes, for one such entry
+
+    with pytest.raises(Violation):
+        blocks.request(older)
+
+
+@pytest.mark.parametrize("length", [4, 127], ids=["beside each other", "in place of each other"])
+def test_entries_that_take_turns_keep_their_meaning(length: int) -> None:
+    blocks = decoder()
+    blocks.request(b"\x3f\x91\1\x83\x86\x84")  # a table of 176 bytes: one long path fills it
     found = []
     for path in (b"/one", b"/two", b"/one", b"/two"):
-        blocks.request(b"\x83\x86" + path_literal(path))
-        found += [blocks.request(b"\x83\x86" + INDEXED_62).path for _ in range(2)]
+        blocks.request(b"\x83\x86" + path_literal(path.ljust(length - 1, b"x")))
+        found += [blocks.request(b"\x83\x86" + INDEXED_62).path[:4] for _ in range(2)]
 
     assert found == ["/one", "/one", "/two", "/two"] * 2
 

@@ -98,6 +98,7 @@ def only(section: str, what: str, *pairs: tuple[str, str]) -> Row:
     only("8.3.1", "a :path twice", *list(f.REQUEST.items())[:4], (":path", "/other")),
     malformed("8.5", "CONNECT with :path and :scheme", {":method": "CONNECT"}),
     malformed("8.5", "CONNECT with :scheme", {":method": "CONNECT", ":path": None}),
+    malformed("8.5", "CONNECT with :path", {":method": "CONNECT", ":scheme": None}),
     only("8.5", "CONNECT to nowhere", (":method", "CONNECT")),
 )
 def test_pseudo_header_fields_say_what_is_asked_once(row: Row, pieces: int) -> None:
