@@ -151,18 +151,29 @@ class Composer:
         size = rng.choice([0, 30, 3_000, 70_000])
         body = b'{"model":"m","prompt":"' + b"x" * size + b'","stream":true}'
         kinds: list[Callable[[], messages.ProcessingRequest]] = [
-            lambda: wire.headers(mode=mode, end=rng.random() < 0.2, hint=self._hint()),
+            lambda: self._head(mode),
             lambda: wire.body(body[: len(body) // 2], end=False),
             lambda: wire.body(body[len(body) // 2 :]),
             wire.trailers,
             lambda: wire.response_headers(status=rng.choice([200, 503]), served=self._hint()),
-            lambda: wire.response_body(b'{"usage":{"prompt_tokens":1}}' * rng.randrange(3)),
-            lambda: wire.response_body(b"data: [DONE]\n\n", end=True),
+            lambda: wire.response_body(b'{"model":"another","usage":{}}' * rng.randrange(3)),
+            lambda: wire.response_body(b'data: {"model":"ano', end=rng.random() < 0.7),
             wire.response_trailers,
         ]
         if rng.random() < 0.5:
             return [make() for make in kinds[: rng.randrange(1, len(kinds) + 1)]]
         return [rng.choice(kinds)() for _ in range(rng.randrange(10))]
+
+    def _head(self, mode: int | None) -> messages.ProcessingRequest:
+        rng = self._rng
+        pairs = dict(wire.POST)
+        if mode is None and rng.random() < 0.5:
+            pairs = {"content-type": "application/json"}  # a client that is no Envoy
+        if rng.random() < 0.3:
+            pairs["x-llm-d-model-name-rewrite"] = "another"
+        head = wire.headers(pairs, mode=mode, end=rng.random() < 0.2, hint=self._hint())
+        head.observability_mode = rng.random() < 0.05
+        return head
 
     def _hint(self) -> str | None:
         return self._rng.choice([None, None, "192.168.1.1:8000", "192.168.1.2:8000,nonsense", ""])

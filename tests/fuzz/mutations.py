@@ -52,6 +52,9 @@ class Mutator:
             self._insert,
             self._random_payload,
             self._pad,
+            self._fragment,
+            self._fragment,
+            self._end_by_trailers,
             self._repeat_often,
         ]
 
@@ -158,6 +161,32 @@ class Mutator:
 
         return self._changed(made, change)
 
+    def _fragment(self, made: list[Frame]) -> list[Frame]:
+        """Have field blocks continued, mostly as they may be."""
+        fragmented: list[Frame] = []
+        for one in made:
+            fragmented.append(one)
+            while (last := fragmented[-1]).kind in (frames.HEADERS, frames.CONTINUATION):
+                if self._rng.random() < 0.4:
+                    break
+                at = self._rng.randrange(len(last.payload) + 1)
+                flags = last.flags & ~frames.END_HEADERS
+                fragmented[-1] = last._replace(flags=flags, payload=last.payload[:at])
+                rest = last.flags & frames.END_HEADERS
+                more = Frame(frames.CONTINUATION, rest, last.stream_id, last.payload[at:])
+                fragmented.append(more)
+        return fragmented
+
+    def _end_by_trailers(self, made: list[Frame]) -> list[Frame]:
+        if not made:
+            return made
+        after = self._at(made)
+        fields = self._rng.choice([[], [("x-end", "1")], [(":path", "/")]])
+        flags = frames.END_HEADERS | frames.END_STREAM
+        block = b"".join(b"\0" + _text(name) + _text(value) for name, value in fields)
+        trailers = Frame(frames.HEADERS, flags, made[after].stream_id, block)
+        return [*made[: after + 1], trailers, *made[after + 1 :]]
+
     def _repeat_often(self, made: list[Frame]) -> list[Frame]:
         if not made:
             return made
@@ -195,3 +224,7 @@ class Mutator:
         for _ in range(self._rng.randrange(3)):
             fields.insert(self._rng.randrange(len(fields) + 1), self._rng.choice(ODD_FIELDS))
         return hpack.Encoder().encode(fields)
+
+
+def _text(value: str) -> bytes:
+    return bytes((len(value),)) + value.encode()
