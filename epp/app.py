@@ -69,7 +69,7 @@ class Options:
     metrics_port: int = 9090
     config_file: Path | None = None
     endpoints_file: Path | None = None
-    transport: str = "grpc"
+    transport: str = "lean"
     secure_serving: bool = True
     cert_path: Path | None = None
     drain_timeout: float = 30.0

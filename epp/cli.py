@@ -42,8 +42,8 @@ def main() -> None:
 @option(
     "--transport",
     type=click.Choice(["lean", "grpc"]),
-    default="grpc",
-    help="What serves ext_proc: the gRPC library, or HTTP/2 of the picker's own, new and quicker.",
+    default="lean",
+    help="What serves ext_proc: HTTP/2 frames of our own, or the gRPC library (docs/transport.md).",
 )
 @switch("--secure-serving", default=True, help="Serve ext_proc over TLS.")
 @option(

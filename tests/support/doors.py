@@ -20,7 +20,7 @@ from epp.extproc.h2.services import PROCESS, Services
 from epp.extproc.messages import ProcessingRequest
 from epp.extproc.stream import Stream
 
-TRANSPORT = contextvars.ContextVar("TRANSPORT", default="grpc")
+TRANSPORT = contextvars.ContextVar("TRANSPORT", default="lean")
 """The door that a test goes through."""
 
 _HEAD = [
