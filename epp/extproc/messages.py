@@ -152,12 +152,12 @@ def streamed_body(phase: str, body: bytes, *, end_of_stream: bool) -> Iterator[b
 
 def streamed_piece(phase: str, piece: bytes, *, end_of_stream: bool) -> bytes:
     """Return one full-duplex body reply."""
-    head, tail = _around_piece(phase, len(piece), end_of_stream)
+    head, tail = around_piece(phase, len(piece), end_of_stream=end_of_stream)
     return head + piece + tail
 
 
 @lru_cache(maxsize=4096)
-def _around_piece(phase: str, size: int, end_of_stream: bool) -> tuple[bytes, bytes]:  # noqa: FBT001
+def around_piece(phase: str, size: int, *, end_of_stream: bool) -> tuple[bytes, bytes]:
     """
     Return what stands before and after a piece of so many bytes in its reply.
 

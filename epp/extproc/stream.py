@@ -8,7 +8,7 @@ whatever ended the stream.
 
 from epp.extproc import exchange as events
 from epp.extproc.exchange import Exchange, RequestReceived
-from epp.extproc.messages import MAX_PIECE_BYTES, ProcessingRequest, streamed_piece
+from epp.extproc.messages import MAX_PIECE_BYTES, ProcessingRequest, around_piece
 from epp.framework import EPPError, RawRequest, TerminationCause
 from epp.requestcontrol.director import Director, RoutedRequest
 
@@ -74,7 +74,8 @@ class Stream:
             return None
         assert self._routed is not None  # else it would not pass
         self._director.on_response_body(self._routed, body)
-        return streamed_piece("response_body", body, end_of_stream=False)
+        head, tail = around_piece("response_body", len(body), end_of_stream=False)
+        return head + body + tail
 
     def nothing_came(self) -> RequestReceived | None:
         """Note that `patience` ran out."""

@@ -89,20 +89,48 @@ class Call:
 
     # What the peer sends
 
-    def data(self, buffer: bytes, start: int, end: int) -> None:
-        """Take DATA; deliver the messages that are complete with it."""
+    def data(self, length: int, buffer: bytes, start: int, end: int) -> None:
+        """Take DATA, `length` bytes with its padding; deliver messages complete with it."""
+        connection = self.connection
+        connection.unacknowledged += length
+        if connection.unacknowledged >= connection.half_window:
+            connection.account()
+        if self.remote_closed:
+            raise Violation(ErrorCode.STREAM_CLOSED, "DATA after the end of the stream", self.id)
+        self.unacknowledged += length
+        self.received += end - start
+        # Most frames hold one whole message, most messages do not have to wait, and most windows
+        # are wide.
+        body = start + _PREFIX_BYTES
+        size = end - body
+        if (
+            size >= 0
+            and not (buffer[start] or self._held or self.queued)
+            and self._inbox is None
+            and self._partial is None
+            and self.handler is not None
+            and int.from_bytes(buffer[start + 1 : body]) == size
+            and self.unacknowledged < connection.half_stream_window
+        ):
+            self.handler.message(buffer[body:end])
+        else:
+            self._other_data(buffer, start, end)
+
+    def _other_data(self, buffer: bytes, start: int, end: int) -> None:
+        connection = self.connection
+        if self.unacknowledged > connection.limits.stream_window_bytes:
+            raise Violation(ErrorCode.FLOW_CONTROL_ERROR, "beyond the stream's window", self.id)
+        if start == end and not self.ending:
+            connection.idle_frame()
+        self._cut(buffer, start, end)
+        if self.unacknowledged >= connection.half_stream_window:
+            connection.acknowledge(self)
+
+    def _cut(self, buffer: bytes, start: int, end: int) -> None:
+        """Cut messages out of what came."""
         if self.handler is None:
             return
         if self._partial is None:
-            body = start + _PREFIX_BYTES
-            size = end - body
-            # Most frames hold one whole message, and most messages do not have to wait.
-            if size >= 0 and not buffer[start] and int.from_bytes(buffer[start + 1 : body]) == size:
-                if self._held or self._inbox is not None or self.queued:
-                    self._take(buffer[body:end])
-                else:
-                    self.handler.message(buffer[body:end])
-                return
             start = self._whole_messages(buffer, start, end)
             if start < end:
                 self._partial = bytearray(memoryview(buffer)[start:end])
@@ -112,7 +140,7 @@ class Call:
         partial += memoryview(buffer)[start:end]
         if len(partial) >= _PREFIX_BYTES and len(partial) - _PREFIX_BYTES >= self._check(partial):
             self._partial = None
-            self.data(bytes(partial), 0, len(partial))
+            self._cut(bytes(partial), 0, len(partial))
 
     def _whole_messages(self, buffer: bytes, start: int, end: int) -> int:
         """Deliver whole messages; return where the first begins that is not."""
@@ -224,8 +252,9 @@ class Call:
         ):
             self.granted -= length
             connection.window -= length
-            connection.out.append(frames.message_head(self.id, len(message)))
-            connection.out.append(message)
+            out = connection.out
+            out.append(frames.pack_message_head(length << 8, 0, self.id, 0, len(message)))
+            out.append(message)
             return
         if self._queue is None:
             self._queue = deque()

@@ -64,9 +64,10 @@ class Connection:
         self._buffer = b""
         self._last_id = 0
         self._largest_grant = 0
-        self._unacknowledged = 0
-        self._half_window = limits.connection_window_bytes // 2
-        self._half_stream_window = limits.stream_window_bytes // 2
+        self.unacknowledged = 0
+        """Bytes of DATA that the peer was not yet allowed to send anew."""
+        self.half_window = limits.connection_window_bytes // 2
+        self.half_stream_window = limits.stream_window_bytes // 2
         self._greeted = False
         self._settled = False
         self._fields = FieldBlocks(limits)
@@ -143,20 +144,23 @@ class Connection:
         unpack = frames.unpack_header
         calls = self.calls
         while size - position >= _HEADER_BYTES:
-            high, low, kind, flags, stream_id = unpack(buffer, position)
+            head, flags, stream_id = unpack(buffer, position)
             start = position + _HEADER_BYTES
-            end = start + (high << 8 | low)
-            if end - start > frames.DEFAULT_FRAME_BYTES:
+            length = head >> 8
+            end = start + length
+            if length > frames.DEFAULT_FRAME_BYTES:
                 raise Violation(ErrorCode.FRAME_SIZE_ERROR, "a frame larger than announced")
             if end > size:
                 break
             position = end
             try:
                 # Nearly all frames are like this one: it is spared what the others need.
-                if kind == flags == 0 and self._block is None and stream_id in calls:
-                    self._plain_data(calls[stream_id], end - start, buffer, start, end)
+                if head & 0xFF == flags == 0 and self._block is None and stream_id in calls:
+                    calls[stream_id].data(length, buffer, start, end)
                 else:
-                    self._frame(kind, flags, stream_id & frames.MAX_STREAM_ID, buffer, start, end)
+                    self._frame(
+                        head & 0xFF, flags, stream_id & frames.MAX_STREAM_ID, buffer, start, end
+                    )
             except Violation as violation:
                 self._reset(violation)
             if self.closing:
@@ -184,32 +188,14 @@ class Connection:
         if handle is not None:
             handle(flags, stream_id, payload)
         else:
-            self._idle_frame()
+            self.idle_frame()
 
-    def _idle_frame(self) -> None:
+    def idle_frame(self) -> None:
+        """Note a frame that carries nothing; a peer may send only so many."""
         if self._idle_rate.exceeded():
             raise Violation(ErrorCode.ENHANCE_YOUR_CALM, "too many frames that carry nothing")
 
     # DATA
-
-    def _plain_data(self, call: Call, length: int, buffer: bytes, start: int, end: int) -> None:
-        """Take DATA of a call, whatever its flags were."""
-        self._unacknowledged += length
-        if self._unacknowledged >= self._half_window:
-            self._account()
-        if call.remote_closed:
-            raise Violation(ErrorCode.STREAM_CLOSED, "DATA after the end of the stream", call.id)
-        call.unacknowledged += length
-        if start == end and not call.ending:
-            self._idle_frame()
-        call.received += end - start
-        if call.unacknowledged < self._half_stream_window:
-            call.data(buffer, start, end)
-            return
-        if call.unacknowledged > self.limits.stream_window_bytes:
-            raise Violation(ErrorCode.FLOW_CONTROL_ERROR, "beyond the stream's window", call.id)
-        call.data(buffer, start, end)
-        self.acknowledge(call)
 
     def _data(self, flags: int, stream_id: int, buffer: bytes, start: int, end: int) -> None:
         length = end - start
@@ -217,14 +203,14 @@ class Connection:
             start, end = _unpadded(buffer, start, end)
         call = self.calls.get(stream_id)
         if call is None:
-            self._unacknowledged += length
-            self._account()
+            self.unacknowledged += length
+            self.account()
             self._check_begun(stream_id, "DATA")
             self._judge_ended(stream_id, "DATA")
             return
         if not call.remote_closed:
             call.ending = bool(flags & frames.END_STREAM)
-        self._plain_data(call, length, buffer, start, end)
+        call.data(length, buffer, start, end)
         if call.ending:
             self._end_of_stream(call)
 
@@ -240,15 +226,15 @@ class Connection:
         if ended == _BY_RESET:
             text = f"{what} on a stream that the peer reset"
             raise Violation(ErrorCode.STREAM_CLOSED, text, stream_id)
-        self._idle_frame()
+        self.idle_frame()
 
-    def _account(self) -> None:
+    def account(self) -> None:
         """Hold the peer to the connection's window, and open it anew at half."""
-        if self._unacknowledged > self.limits.connection_window_bytes:
+        if self.unacknowledged > self.limits.connection_window_bytes:
             raise Violation(ErrorCode.FLOW_CONTROL_ERROR, "beyond the connection's window")
-        if self._unacknowledged >= self._half_window:
-            self.out.append(frames.window_update(0, self._unacknowledged))
-            self._unacknowledged = 0
+        if self.unacknowledged >= self.half_window:
+            self.out.append(frames.window_update(0, self.unacknowledged))
+            self.unacknowledged = 0
 
     def acknowledge(self, call: Call) -> None:
         """Open a stream's window anew, unless its messages wait or it is over."""
@@ -361,7 +347,7 @@ class Connection:
             begun = stream_id & 1 and stream_id <= self._last_id
             what = "PRIORITY of a wrong size"
             raise Violation(ErrorCode.FRAME_SIZE_ERROR, what, stream_id if begun else 0)
-        self._idle_frame()
+        self.idle_frame()
 
     def _rst_stream(self, _: int, stream_id: int, payload: bytes) -> None:
         if len(payload) != 4:
@@ -400,7 +386,7 @@ class Connection:
             return
         call = self.calls.get(stream_id)
         if call is None:
-            self._idle_frame()
+            self.idle_frame()
         else:
             self._widen(call, increment)
 

@@ -61,11 +61,16 @@ class Violation(Exception):
         self.stream_id = stream_id
 
 
-unpack_header = Struct(">HBBBL").unpack_from
-"""The upper 16 bits of the length, its lower 8, the type, the flags, the stream id."""
+unpack_header = Struct(">LBL").unpack_from
+"""The length and, in the lowest 8 bits, the type; the flags; the stream id."""
 
-_HEADER = Struct(">HBBBL").pack
-_MESSAGE = Struct(">HBBBLBL").pack
+pack_message_head = Struct(">LBLBL").pack
+"""
+The head of a DATA frame that holds one whole gRPC message: the frame's length and type as above, no
+flags, the stream id, 0 for a message that is not compressed, the length of the message.
+"""
+
+_HEADER = Struct(">LBL").pack
 _SETTING = Struct(">HL").pack
 unpack_setting = Struct(">HL").iter_unpack
 unpack_number = Struct(">L").unpack_from
@@ -74,14 +79,7 @@ _NUMBER = Struct(">L").pack
 
 def frame(kind: int, flags: int, stream_id: int, payload: bytes) -> bytes:
     """Return one frame."""
-    size = len(payload)
-    return _HEADER(size >> 8, size & 0xFF, kind, flags, stream_id) + payload
-
-
-def message_head(stream_id: int, size: int) -> bytes:
-    """Return the head of a DATA frame that holds one whole gRPC message of `size` bytes."""
-    length = size + 5
-    return _MESSAGE(length >> 8, length & 0xFF, DATA, 0, stream_id, 0, size)
+    return _HEADER(len(payload) << 8 | kind, flags, stream_id) + payload
 
 
 def settings(values: dict[int, int]) -> bytes:
