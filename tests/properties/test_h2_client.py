@@ -72,7 +72,7 @@ def check_windows(client: Client) -> None:
     assert theirs.inbound_flow_control_window == ours.window
     assert ours.initial_window == theirs.local_settings.initial_window_size
     assert ours.max_frame_bytes == theirs.local_settings.max_frame_size
-    left = client.limits.connection_window_bytes - ours._unacknowledged
+    left = client.limits.connection_window_bytes - ours.unacknowledged
     assert left == theirs.outbound_flow_control_window
     for stream, call in ours.calls.items():
         seen = theirs.streams[stream]
