@@ -41,8 +41,8 @@ on scrapes at the shipped interval would be half of its CPU time then, and most 
 PROFILE_SECONDS = 10.0
 """For a picker to write what was seen of it."""
 
-WARM_UP_SECONDS = 0.5
-"""For the picker's first scrapes and imports to be over."""
+WARM_UP_SECONDS = 6.0
+"""For the picker's first scrapes and imports to be over, and for its pool to be quiet."""
 
 
 @dataclass(frozen=True, slots=True)

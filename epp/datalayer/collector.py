@@ -20,6 +20,10 @@ no longer than 5 seconds, unless the interval itself is longer. The first succes
 its pace. It keeps its beat meanwhile and only leaves out scrapes, so that the pool stays spread;
 the beats without one still tell the datastore that nothing came, so that its metrics are stale no
 later than they would be without the pauses.
+
+A pool that no request came to for five seconds is scraped at every third beat, where that keeps
+twice clear of staleness: a picker that waits is not to cost more than what it waits for. The first
+request brings every endpoint back to its pace at its next beat.
 """
 
 import asyncio
@@ -47,6 +51,9 @@ SCRAPES_PER_SECOND = 150
 SECONDS_BETWEEN_TRACEBACKS = 10.0
 MOST_DOUBLINGS = 4
 LONGEST_PAUSE_SECONDS = 5.0
+QUIET_SECONDS = 5.0
+QUIET_BEATS = 2
+"""Left out between two scrapes of a pool without requests."""
 
 
 class ScrapeObserver(Protocol):
@@ -68,6 +75,20 @@ class _History:
     failures: int = 0
     missing: frozenset[str] = frozenset()
     traceback_at: float = -math.inf
+
+
+@dataclass(slots=True)
+class _Quiet:
+    """Since when no request came to the pool, and none ended in it."""
+
+    changes: int
+    since: float
+
+    def seconds(self, changes: int, now: float) -> float:
+        """Return for how long it has been quiet, up to this number of changes of load."""
+        if changes != self.changes:
+            self.changes, self.since = changes, now
+        return now - self.since
 
 
 class Collector:
@@ -137,12 +158,14 @@ class Collector:
         phase = zlib.crc32(str(endpoint_id).encode()) / 2**32
         due = loop.time() + phase * self.current_interval(len(self._tasks))
         pause = 0
+        quiet = _Quiet(load.changes.position, loop.time())
         while True:
             await asyncio.sleep(due - loop.time())
+            is_quiet = quiet.seconds(load.changes.position, loop.time()) > QUIET_SECONDS
             endpoint = self._datastore.endpoint(endpoint_id)
             interval = self.current_interval(len(self._tasks))
             if endpoint is not None and endpoint.load is load:
-                if pause:
+                if pause and (is_quiet or history.failures):
                     pause -= 1
                     self._datastore.record_failure(endpoint_id)
                 else:
@@ -150,6 +173,9 @@ class Collector:
                     self._unasked.discard(endpoint_id)
                     self._note_round()
                     pause = _beats_left_out(history.failures, interval)
+                    beats = QUIET_BEATS + 1
+                    if is_quiet and 2 * beats * interval <= self._datastore.stale_after:
+                        pause = max(pause, QUIET_BEATS)
             # A slow scrape skips beats instead of moving them, which keeps the pool spread.
             due += interval * max(1, math.ceil((loop.time() - due) / interval))
 

@@ -102,6 +102,11 @@ class Datastore:
         """Let metrics be stale only where three scrapes in a row brought nothing."""
         self._stale_after = max(self._least_stale_after, 3 * seconds)
 
+    @property
+    def stale_after(self) -> float:
+        """The age in seconds from which metrics are stale."""
+        return self._stale_after
+
     def record(self, endpoint_id: EndpointId, update: EndpointUpdate, *, in_flight: int) -> None:
         """
         Take in a sample; what it does not say stays as it was.
