@@ -17,6 +17,7 @@ from importlib import metadata
 from pathlib import Path
 
 import click
+import uvloop
 
 from benchmarks import pick, report, through_envoy
 from benchmarks.load import LoadFailed
@@ -93,7 +94,7 @@ def main(quick: bool, path: Path | None, names: Sequence[str], profile: bool) ->
             results.pick.extend(pick.measure(batches=6 if quick else 25))
         if scenarios:
             plan = through_envoy.QUICK if quick else through_envoy.FULL
-            asyncio.run(_through_envoy(scenarios, plan, results, profile=profile))
+            uvloop.run(_through_envoy(scenarios, plan, results, profile=profile))
     except (LoadFailed, ProcessFailed, asyncio.CancelledError) as error:
         _say(f"broke: {str(error) or 'terminated'}")
         sys.exit(1)
