@@ -53,7 +53,8 @@ class Stream:
         """Return the replies that are due now, in order, and forget them."""
         replies = self._exchange.take_replies()
         if self._answer:
-            replies, self._answer = [*replies, *self._answer], []
+            replies += self._answer
+            self._answer = []
         return replies
 
     def receive(self, message: ProcessingRequest) -> RequestReceived | None:

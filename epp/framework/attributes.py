@@ -7,7 +7,7 @@ attribute may always be absent: a producer can fail or not be configured.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
@@ -30,11 +30,12 @@ class Attributes:
     __slots__ = ("_values",)
 
     def __init__(self) -> None:
-        self._values: dict[str, object] = {}
+        self._values: dict[str, Any] = {}
 
     def get(self, key: AttributeKey[T]) -> T | None:
         """Return the value under the key, or None where no producer wrote it."""
-        return cast("T | None", self._values.get(key.name))
+        value: T | None = self._values.get(key.name)
+        return value
 
     def put(self, key: AttributeKey[T], value: T) -> None:
         """Write the value; raise ValueError where the key is taken."""

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from epp.framework import EPPError, PluginFailed, PluginInstance
 from epp.observability.buckets import FAST_SECONDS
-from epp.observability.series import Spread, histograms
+from epp.observability.series import FOLDED_AT, Spread, histograms
 
 T = TypeVar("T")
 
@@ -82,7 +82,11 @@ class PluginCall:
         _traceback: TracebackType | None,
     ) -> None:
         seconds = self._clock() - self._started
-        self._durations.observe(seconds)
+        # As `observe` does, without the call: a request makes a dozen and a half of these.
+        durations = self._durations
+        durations.pending.append(seconds)
+        if len(durations.pending) >= FOLDED_AT:
+            durations.fold()
         if seconds > OVERRUN_SECONDS:
             self._note_overrun(seconds)
         if error is not None:

@@ -20,7 +20,7 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-_FOLDED_AT = 256
+FOLDED_AT = 256
 """Values that are sorted into buckets together."""
 
 S = TypeVar("S")
@@ -46,38 +46,39 @@ class Number:
 class Spread:
     """One series of a histogram."""
 
-    __slots__ = ("_bounds", "_counts", "_pending", "_sum")
+    __slots__ = ("_bounds", "_counts", "_sum", "pending")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = bounds
         # By bucket, the last for what is beyond them all.
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
-        self._pending: list[float] = []
+        self.pending: list[float] = []
         """The latest values, not counted yet: a request has better things to do."""
 
     def observe(self, value: float) -> None:
         """Count a value."""
-        self._pending.append(value)
-        if len(self._pending) >= _FOLDED_AT:
-            self._fold()
+        self.pending.append(value)
+        if len(self.pending) >= FOLDED_AT:
+            self.fold()
 
-    def _fold(self) -> None:
-        for value in self._pending:
+    def fold(self) -> None:
+        """Count the values that are pending; due when there are `FOLDED_AT`."""
+        for value in self.pending:
             self._counts[bisect_left(self._bounds, value)] += 1
-        self._sum += sum(self._pending)
-        self._pending.clear()
+        self._sum += sum(self.pending)
+        self.pending.clear()
 
     def buckets(self) -> list[tuple[str, float]]:
         """Return how many values were up to each bound, as Prometheus counts."""
-        self._fold()
+        self.fold()
         bounds = [*map(floatToGoString, self._bounds), "+Inf"]
         return list(zip(bounds, accumulate(self._counts), strict=True))
 
     @property
     def total(self) -> float:
         """The sum of all values."""
-        self._fold()
+        self.fold()
         return self._sum
 
 

@@ -124,7 +124,8 @@ class Processing:
         self._call.flush()
 
     def _go_on(self, request: RequestReceived | None) -> None:
-        self._send()
+        for reply in self._stream.take_replies():
+            self._call.send(reply)
         if request is not None:
             deciding = self._stream.decide(request)
             try:
