@@ -45,9 +45,10 @@ def parse(data: bytes) -> list[Frame]:
     found = []
     position = 0
     while len(data) - position >= frames.HEADER_BYTES:
-        high, low, kind, flags, stream_id = frames.unpack_header(data, position)
+        head, flags, stream_id = frames.unpack_header(data, position)
+        length, kind = divmod(head, 256)
         start = position + frames.HEADER_BYTES
-        position = start + (high << 8 | low)
+        position = start + length
         found.append(Frame(kind, flags, stream_id, data[start:position]))
     return found
 

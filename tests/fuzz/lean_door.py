@@ -138,8 +138,8 @@ class Case:
         self._unread += said
         position = 0
         while len(self._unread) - position >= frames.HEADER_BYTES:
-            high, low, kind, *_ = frames.unpack_header(self._unread, position)
-            length = high << 8 | low
+            head, *_ = frames.unpack_header(self._unread, position)
+            length, kind = divmod(head, 256)
             if kind > frames.CONTINUATION or len(self._unread) - position < length:
                 raise Failure(f"said what is no frame: {self._unread[position:][:40].hex()}")
             position += frames.HEADER_BYTES + length
