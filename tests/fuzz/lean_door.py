@@ -204,10 +204,9 @@ class Case:
             await asyncio.sleep(0)
         connection = self._connection
         left = self._picker.left()
-        for name in ("calls", "blocked", "thirsty"):
-            left += (
-                [f"{name}: {len(getattr(connection, name))}"] if getattr(connection, name) else []
-            )
+        outbox = connection.outbox
+        held = {"calls": connection.calls, "blocked": outbox.blocked, "thirsty": outbox.thirsty}
+        left += [f"{name}: {len(calls)}" for name, calls in held.items() if calls]
         left += [one.get_name() for one in asyncio.all_tasks() if one is not asyncio.current_task()]
         if left:
             raise Failure(f"left behind: {', '.join(left)}")

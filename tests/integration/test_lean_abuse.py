@@ -52,7 +52,7 @@ class TestAPeerThatDoesNotRead:
             queued = sum(
                 waiting.queued
                 for protocol in door.door.connections
-                for waiting in protocol._connection.blocked.values()
+                for waiting in protocol._connection.outbox.blocked.values()
             )
             door.look()
             await one.hear(lambda _: len(one.resets()) == 50)

@@ -69,14 +69,14 @@ def act(client: Client, name: str, *given_: Any) -> None:
 def check_windows(client: Client) -> None:
     """Assert that both sides count alike what each may send; true while nothing is under way."""
     ours, theirs = client.connection, client.h2
-    assert theirs.inbound_flow_control_window == ours.window
-    assert ours.initial_window == theirs.local_settings.initial_window_size
-    assert ours.max_frame_bytes == theirs.local_settings.max_frame_size
+    assert theirs.inbound_flow_control_window == ours.outbox.window
+    assert ours.outbox.initial_window == theirs.local_settings.initial_window_size
+    assert ours.outbox.max_frame_bytes == theirs.local_settings.max_frame_size
     left = client.limits.connection_window_bytes - ours.unacknowledged
     assert left == theirs.outbound_flow_control_window
     for stream, call in ours.calls.items():
         seen = theirs.streams[stream]
-        assert seen.inbound_flow_control_window == ours.initial_window + call.granted
+        assert seen.inbound_flow_control_window == ours.outbox.initial_window + call.granted
         left = client.limits.stream_window_bytes - call.unacknowledged
         assert call.remote_closed or left == seen.outbound_flow_control_window
 
@@ -107,7 +107,7 @@ def test_a_strict_client_gets_back_what_it_sent(
             assert talk.status == "0"
     check_windows(client)
     connection = client.connection
-    assert connection.calls == connection.blocked == connection.thirsty == {}
+    assert connection.calls == connection.outbox.blocked == connection.outbox.thirsty == {}
     assert connection._buffer == b""
     assert connection._block is None
     assert all(one.over for one in client.handlers.values())
@@ -203,7 +203,10 @@ def check_bounds(peer: Peer) -> None:
     connection, limits = peer.connection, peer.connection.limits
     assert len(connection._buffer) < 9 + 16_384
     assert len(connection.calls) <= limits.max_streams
-    assert sum(map(len, connection._block or ())) <= limits.max_field_block_bytes + 16_384
+    assert (
+        sum(map(len, connection._block.pieces if connection._block else ()))
+        <= limits.max_field_block_bytes + 16_384
+    )
     for call in connection.calls.values():
         assert call.queued <= limits.max_queued_bytes + limits.max_message_bytes + 5
         assert sum(map(len, call._inbox or ())) <= limits.stream_window_bytes
@@ -232,7 +235,7 @@ def test_whatever_comes_nothing_is_raised_and_nothing_grows(
     was_open = not connection.closing
     assert was_open or connection.calls == {}
     connection.shut_down() if reset else connection.lost()
-    assert connection.calls == connection.blocked == connection.thirsty == {}
+    assert connection.calls == connection.outbox.blocked == connection.outbox.thirsty == {}
     assert all(one.over for one in peer.handlers.values())
 
 

@@ -236,6 +236,7 @@ class Call:
     def send(self, message: bytes) -> None:
         """Send a message, now or when the windows allow."""
         connection = self.connection
+        outbox = connection.outbox
         if self.handler is None:
             return
         if not self.responded:
@@ -246,12 +247,12 @@ class Call:
         length = len(message) + _PREFIX_BYTES
         if (
             self._queue is None
-            and length <= connection.initial_window + self.granted
-            and length <= connection.window
-            and length <= connection.max_frame_bytes
+            and length <= outbox.initial_window + self.granted
+            and length <= outbox.window
+            and length <= outbox.max_frame_bytes
         ):
             self.granted -= length
-            connection.window -= length
+            outbox.window -= length
             out = connection.out
             out.append(frames.pack_message_head(length << 8, 0, self.id, 0, len(message)))
             out.append(message)
@@ -259,21 +260,21 @@ class Call:
         if self._queue is None:
             self._queue = deque()
             self.stalled_since = connection.clock()
-            connection.blocked[self.id] = self
+            outbox.blocked[self.id] = self
         self._queue.append(b"\0" + len(message).to_bytes(4) + message)
         self.queued += length
         self.pump()
 
     def pump(self, most_frames: int = 1 << 30) -> None:
         """Send so many frames of what is queued, as far as the windows allow."""
-        connection = self.connection
+        outbox = self.connection.outbox
         queue = self._queue
         while queue and most_frames > 0:
             size = min(
                 len(queue[0]) - self._offset,
-                connection.initial_window + self.granted,
-                connection.window,
-                connection.max_frame_bytes,
+                outbox.initial_window + self.granted,
+                outbox.window,
+                outbox.max_frame_bytes,
             )
             if size <= 0:
                 break
@@ -283,15 +284,16 @@ class Call:
             self._note_thirst()
         elif queue is not None:
             self._queue = None
-            connection.unblock(self)
+            outbox.unblock(self)
             if self._trailers is not None:
                 self._close(self._trailers)
 
     def _send_piece(self, queue: deque[bytes], size: int) -> None:
         connection = self.connection
+        outbox = connection.outbox
         piece = queue[0][self._offset : self._offset + size]
         connection.out.append(frames.frame(frames.DATA, 0, self.id, piece))
-        connection.window -= size
+        outbox.window -= size
         self.granted -= size
         self.queued -= size
         self._offset += size
@@ -301,11 +303,11 @@ class Call:
         self.stalled_since = connection.clock()
 
     def _note_thirst(self) -> None:
-        connection = self.connection
-        if connection.initial_window + self.granted > 0:
-            connection.thirsty[self.id] = self
+        outbox = self.connection.outbox
+        if outbox.initial_window + self.granted > 0:
+            outbox.thirsty[self.id] = self
         else:
-            connection.thirsty.pop(self.id, None)
+            outbox.thirsty.pop(self.id, None)
 
     def end(self, status: int, text: str = "") -> None:
         """End the call with a gRPC status, after what is queued."""

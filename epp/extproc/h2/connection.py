@@ -6,24 +6,22 @@ in what it sends. One `receive` brings frames of many streams; `work` handles th
 bounded time, and all that is to be sent collects in `out`, so that one write carries it.
 
 A violation costs the peer its stream or the connection, with the error code that the RFC asks for.
-Frames on a stream that ended are judged by how it ended: what crossed our own reset is ignored,
-what follows the peer's own end is its error (section 5.1).
 """
 
 from collections.abc import Callable
 
 from epp.extproc.h2 import frames
 from epp.extproc.h2.call import Call, Handler
-from epp.extproc.h2.field_blocks import FieldBlocks
+from epp.extproc.h2.ended import End, EndedStreams
+from epp.extproc.h2.field_blocks import FieldBlocks, PendingBlock
 from epp.extproc.h2.frames import ErrorCode, Violation
 from epp.extproc.h2.limits import Limits, Rate
+from epp.extproc.h2.outbox import Outbox
 
 Accept = Callable[[Call], Handler | None]
 """Returns what serves a call, or ends the call and returns None."""
 
 _HEADER_BYTES = frames.HEADER_BYTES
-_REMEMBERED_ENDS = 1_000
-_BY_PEER, _BY_RESET, _BY_US = range(3)
 _DRAIN_PING = b"draining"
 
 
@@ -49,21 +47,12 @@ class Connection:
         self._violated = violated
         self.flush = flush
         self.calls: dict[int, Call] = {}
-        self.blocked: dict[int, Call] = {}
-        """The calls whose output waits for the peer's windows."""
-        self.thirsty: dict[int, Call] = {}
-        """Those of them that wait for the connection's window, not for their own."""
-        self.window = frames.DEFAULT_WINDOW
-        """How many bytes the peer lets us send in all."""
-        self.initial_window = frames.DEFAULT_WINDOW
-        """How many bytes it lets us send on each stream, beside what it grants to that stream."""
-        self.max_frame_bytes = frames.DEFAULT_FRAME_BYTES
+        self.outbox = Outbox()
         self.closing = False
         """Whether nothing more will be said: the transport is to be closed after `out`."""
         self.out: list[bytes] = [_greeting(limits)]
         self._buffer = b""
         self._last_id = 0
-        self._largest_grant = 0
         self.unacknowledged = 0
         """Bytes of DATA that the peer was not yet allowed to send anew."""
         self.half_window = limits.connection_window_bytes // 2
@@ -71,12 +60,9 @@ class Connection:
         self._greeted = False
         self._settled = False
         self._fields = FieldBlocks(limits)
-        self._block: list[bytes] | None = None
-        self._block_head = (0, 0)
-        self._block_bytes = 0
+        self._block: PendingBlock | None = None
         self._began = clock()
-        self._ends: dict[int, int] = {}
-        self._forgotten_id = 0
+        self._ended = EndedStreams()
         self._draining = False
         self._refusing = False
         self._peer_leaves = False
@@ -200,13 +186,14 @@ class Connection:
     def _data(self, flags: int, stream_id: int, buffer: bytes, start: int, end: int) -> None:
         length = end - start
         if flags & frames.PADDED:
-            start, end = _unpadded(buffer, start, end)
+            start, end = frames.unpadded(buffer, start, end)
         call = self.calls.get(stream_id)
         if call is None:
             self.unacknowledged += length
             self.account()
             self._check_begun(stream_id, "DATA")
-            self._judge_ended(stream_id, "DATA")
+            self._ended.judge(stream_id, "DATA")
+            self.idle_frame()
             return
         if not call.remote_closed:
             call.ending = bool(flags & frames.END_STREAM)
@@ -217,16 +204,6 @@ class Connection:
     def _end_of_stream(self, call: Call) -> None:
         if call.id in self.calls:  # else what serves it has ended it, in the frame that ends it
             call.end_of_stream()
-
-    def _judge_ended(self, stream_id: int, what: str) -> None:
-        """Ignore a frame that crossed our end of a stream; refuse one after the peer's own."""
-        ended = self._ends.get(stream_id, _BY_US)
-        if ended == _BY_PEER:
-            raise Violation(ErrorCode.STREAM_CLOSED, f"{what} on a stream that the peer ended")
-        if ended == _BY_RESET:
-            text = f"{what} on a stream that the peer reset"
-            raise Violation(ErrorCode.STREAM_CLOSED, text, stream_id)
-        self.idle_frame()
 
     def account(self) -> None:
         """Hold the peer to the connection's window, and open it anew at half."""
@@ -250,7 +227,7 @@ class Connection:
             raise Violation(ErrorCode.PROTOCOL_ERROR, "HEADERS on a stream id not the client's")
         start, end = 0, len(payload)
         if flags & frames.PADDED:
-            start, end = _unpadded(payload, start, end)
+            start, end = frames.unpadded(payload, start, end)
         if flags & frames.HAS_PRIORITY:
             start += 5
             if start > len(payload):
@@ -260,25 +237,17 @@ class Connection:
         if flags & frames.END_HEADERS:
             self._end_block(flags, stream_id, payload[start:end])
             return
-        self._block = [payload[start:end]]
-        self._block_head = (flags, stream_id)
-        self._block_bytes = end - start
+        self._block = PendingBlock(flags, stream_id, payload[start:end])
         self._began = self.clock()
 
     def _continuation(self, flags: int, stream_id: int, payload: bytes) -> None:
-        if self._block is None or stream_id != self._block_head[1]:
+        block = self._block
+        if block is None or stream_id != block.stream_id:
             raise Violation(ErrorCode.PROTOCOL_ERROR, "CONTINUATION without its HEADERS")
-        self._block.append(payload)
-        self._block_bytes += len(payload)
-        if (
-            len(self._block) - 1 > self.limits.max_continuations
-            or self._block_bytes > self.limits.max_field_block_bytes
-        ):
-            raise Violation(ErrorCode.ENHANCE_YOUR_CALM, "the field block is too large")
+        block.add(payload, self.limits)
         if flags & frames.END_HEADERS:
-            block = b"".join(self._block)
             self._block = None
-            self._end_block(*self._block_head, block)
+            self._end_block(block.flags, stream_id, b"".join(block.pieces))
 
     def _end_block(self, flags: int, stream_id: int, block: bytes) -> None:
         ended = bool(flags & frames.END_STREAM)
@@ -288,9 +257,10 @@ class Connection:
         well_formed = self._fields.trailers(block)
         call = self.calls.get(stream_id)
         if call is None:
-            if stream_id not in self._ends and stream_id > self._forgotten_id:
+            if not self._ended.may_hold(stream_id):
                 raise Violation(ErrorCode.PROTOCOL_ERROR, "HEADERS on a stream id passed over")
-            self._judge_ended(stream_id, "HEADERS")
+            self._ended.judge(stream_id, "HEADERS")
+            self.idle_frame()
         elif call.remote_closed:
             what = "HEADERS after the end of the stream"
             raise Violation(ErrorCode.STREAM_CLOSED, what, stream_id)
@@ -318,24 +288,11 @@ class Connection:
     def forget(self, call: Call) -> None:
         """Note that both sides of a stream are closed."""
         self.calls.pop(call.id, None)
-        self._remember_end(call.id, _BY_PEER if call.ending else _BY_US)
-        if self.blocked:
-            self.unblock(call)
+        self._ended.remember(call.id, End.BY_PEER if call.ending else End.BY_US)
+        if self.outbox.blocked:
+            self.outbox.unblock(call)
         if not self.calls:
             self._close_if_idle()
-
-    def unblock(self, call: Call) -> None:
-        """Note that nothing of a call waits for windows any more."""
-        self.blocked.pop(call.id, None)
-        self.thirsty.pop(call.id, None)
-
-    def _remember_end(self, stream_id: int, how: int) -> None:
-        ends = self._ends
-        ends[stream_id] = how
-        if len(ends) > _REMEMBERED_ENDS:
-            oldest = next(iter(ends))
-            del ends[oldest]
-            self._forgotten_id = max(self._forgotten_id, oldest)
 
     # Frames of a stream
 
@@ -358,7 +315,7 @@ class Connection:
         call = self.calls.get(stream_id)
         if call is not None:
             self.forget(call)
-            self._remember_end(stream_id, _BY_RESET)
+            self._ended.remember(stream_id, End.BY_RESET)
             call.cancel()
 
     def _check_begun(self, stream_id: int, what: str) -> None:
@@ -379,33 +336,13 @@ class Connection:
             what = "WINDOW_UPDATE of nothing"
             raise Violation(ErrorCode.PROTOCOL_ERROR, what, stream_id)
         if not stream_id:
-            self.window += increment
-            if self.window > frames.MAX_WINDOW:
-                raise Violation(ErrorCode.FLOW_CONTROL_ERROR, "the connection's window overflows")
-            self._pump_thirsty()
+            self.outbox.grant(increment)
             return
         call = self.calls.get(stream_id)
         if call is None:
             self.idle_frame()
         else:
-            self._widen(call, increment)
-
-    def _widen(self, call: Call, increment: int) -> None:
-        call.granted += increment
-        if self.initial_window + call.granted > frames.MAX_WINDOW:
-            what = "the stream's window overflows"
-            raise Violation(ErrorCode.FLOW_CONTROL_ERROR, what, call.id)
-        self._largest_grant = max(self._largest_grant, call.granted)
-        if call.id in self.blocked:
-            call.pump()
-            call.deliver()
-
-    def _pump_thirsty(self) -> None:
-        """Send what waits, a frame of each stream in turn, while the window lasts."""
-        while self.thirsty and self.window > 0:
-            for call in list(self.thirsty.values()):
-                call.pump(1)
-                call.deliver()
+            self.outbox.grant_to(call, increment)
 
     # Frames of the connection
 
@@ -418,34 +355,8 @@ class Connection:
             raise Violation(ErrorCode.ENHANCE_YOUR_CALM, "too many SETTINGS")
         if flags & frames.ACK:
             return
-        before = self.initial_window
-        for name, value in frames.unpack_setting(payload):
-            self._set(name, value)
         self.out.append(frames.SETTINGS_ACK)
-        if self.initial_window > before:
-            self.thirsty.update(self.blocked)
-            self._pump_thirsty()
-
-    def _set(self, name: int, value: int) -> None:
-        if name == frames.ENABLE_PUSH and value > 1:
-            raise Violation(ErrorCode.PROTOCOL_ERROR, "ENABLE_PUSH is neither 0 nor 1")
-        if name == frames.INITIAL_WINDOW_SIZE:
-            if value > frames.MAX_WINDOW:
-                raise Violation(ErrorCode.FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE is too large")
-            self.initial_window = value
-            if value + self._largest_grant > frames.MAX_WINDOW:
-                self._check_windows()
-        elif name == frames.MAX_FRAME_SIZE:
-            if not frames.DEFAULT_FRAME_BYTES <= value <= frames.MAX_FRAME_BYTES:
-                raise Violation(ErrorCode.PROTOCOL_ERROR, "MAX_FRAME_SIZE is out of its range")
-            self.max_frame_bytes = value
-
-    def _check_windows(self) -> None:
-        """Refuse an initial window that makes a stream's too large (RFC 9113, section 6.9.2)."""
-        self._largest_grant = max((call.granted for call in self.calls.values()), default=0)
-        if self.initial_window + self._largest_grant > frames.MAX_WINDOW:
-            what = "INITIAL_WINDOW_SIZE makes a window overflow"
-            raise Violation(ErrorCode.FLOW_CONTROL_ERROR, what)
+        self.outbox.set(frames.unpack_setting(payload), self.calls.values())
 
     def _ping(self, flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id:
@@ -514,8 +425,7 @@ class Connection:
         self.closing = True
         self._buffer = b""
         calls, self.calls = self.calls, {}
-        self.blocked.clear()
-        self.thirsty.clear()
+        self.outbox.clear()
         for call in calls.values():
             call.cancel()
 
@@ -533,7 +443,7 @@ class Connection:
         self.out.append(frames.rst_stream(stream_id, code))
         call = self.calls.get(stream_id)
         if call is None:
-            self._remember_end(stream_id, _BY_US)
+            self._ended.remember(stream_id, End.BY_US)
             return
         call.ending = False
         self.forget(call)
@@ -551,20 +461,10 @@ class Connection:
         begins = not self._settled or self._block is not None
         if begins and not self.closing and now - self._began > limits.preface_seconds:
             self._fail(Violation(ErrorCode.ENHANCE_YOUR_CALM, "what began was not completed"))
-        for call in list(self.blocked.values()):
+        for call in list(self.outbox.blocked.values()):
             if now - call.stalled_since > limits.stall_seconds:
                 self._violated(Violation(ErrorCode.CANCEL, "output was not read", call.id))
                 self.cut(call.id, ErrorCode.CANCEL)
-
-
-def _unpadded(buffer: bytes, start: int, end: int) -> tuple[int, int]:
-    """Return where the content of a padded payload lies (RFC 9113, section 6.1)."""
-    if start == end:
-        raise Violation(ErrorCode.FRAME_SIZE_ERROR, "a padded frame without its length of padding")
-    padding = buffer[start]
-    if padding >= end - start:
-        raise Violation(ErrorCode.PROTOCOL_ERROR, "padding is longer than its frame")
-    return start + 1, end - padding
 
 
 def _greeting(limits: Limits) -> bytes:

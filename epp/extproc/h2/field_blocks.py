@@ -45,6 +45,28 @@ class RequestHead(msgspec.Struct, frozen=True):
     fault: str = ""
 
 
+class PendingBlock:
+    """A field block of which CONTINUATION frames are still to come."""
+
+    __slots__ = ("_bytes", "flags", "pieces", "stream_id")
+
+    def __init__(self, flags: int, stream_id: int, piece: bytes) -> None:
+        self.flags = flags
+        self.stream_id = stream_id
+        self.pieces = [piece]
+        self._bytes = len(piece)
+
+    def add(self, piece: bytes, limits: Limits) -> None:
+        """Take the next piece; raise Violation where there are too many, or too large ones."""
+        self.pieces.append(piece)
+        self._bytes += len(piece)
+        if (
+            len(self.pieces) - 1 > limits.max_continuations
+            or self._bytes > limits.max_field_block_bytes
+        ):
+            raise Violation(ErrorCode.ENHANCE_YOUR_CALM, "the field block is too large")
+
+
 class FieldBlocks:
     """The decoder of one connection."""
 

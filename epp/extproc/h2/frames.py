@@ -103,3 +103,13 @@ def goaway(last_id: int, code: ErrorCode, what: str = "") -> bytes:
 
 
 SETTINGS_ACK = frame(SETTINGS, ACK, 0, b"")
+
+
+def unpadded(buffer: bytes, start: int, end: int) -> tuple[int, int]:
+    """Return where the content of a padded payload lies (RFC 9113, section 6.1)."""
+    if start == end:
+        raise Violation(ErrorCode.FRAME_SIZE_ERROR, "a padded frame without its length of padding")
+    padding = buffer[start]
+    if padding >= end - start:
+        raise Violation(ErrorCode.PROTOCOL_ERROR, "padding is longer than its frame")
+    return start + 1, end - padding

@@ -103,14 +103,14 @@ def test_a_closed_window_lets_nothing_out_and_an_open_one_all_in_order() -> None
     call(peer).end(OK)
 
     assert sizes(peer.hear()) == []
-    assert peer.connection.blocked == {1: call(peer)}
-    assert peer.connection.thirsty == {}
+    assert peer.connection.outbox.blocked == {1: call(peer)}
+    assert peer.connection.outbox.thirsty == {}
     assert sizes(peer.send(f.window_update(1, 9))) == [8, 1]
     assert peer.trailers(1) == {}
     assert sizes(peer.send(f.window_update(1, 100))) == [4, 10]
     assert f.message(b"one") + f.message(b"") + f.message(b"three") == peer.body(1)
     assert peer.trailers(1) == {"grpc-status": "0"}
-    assert peer.connection.blocked == {}
+    assert peer.connection.outbox.blocked == {}
     assert call(peer).queued == 0
 
 
@@ -133,7 +133,7 @@ def test_a_window_that_became_negative_has_to_be_made_good() -> None:
     assert sizes(peer.send(f.window_update(1, 90))) == []
     assert sizes(peer.send(f.window_update(1, 1))) == [1]
     assert sizes(peer.send(f.settings({WINDOW: 29}))) == [19]
-    assert peer.connection.blocked == {}
+    assert peer.connection.outbox.blocked == {}
 
 
 @pytest.mark.parametrize("order", [(1, 3), (3, 1)], ids=["in turn", "in turn, the other first"])
@@ -144,8 +144,8 @@ def test_the_connection_s_window_is_shared(order: tuple[int, int]) -> None:
         call(peer, stream).send(bytes(40_000))
         call(peer, stream).end(OK)
     peer.hear()
-    assert peer.connection.window == 0
-    assert {1, 3} == set(peer.connection.thirsty)
+    assert peer.connection.outbox.window == 0
+    assert {1, 3} == set(peer.connection.outbox.thirsty)
 
     answer = peer.send(f.window_update(0, 3 * 16_384))
 
@@ -153,7 +153,7 @@ def test_the_connection_s_window_is_shared(order: tuple[int, int]) -> None:
     peer.send(f.window_update(0, 65_535))
     assert len(peer.body(3)) == 40_005
     assert peer.trailers(1)["grpc-status"] == peer.trailers(3)["grpc-status"] == "0"
-    assert peer.connection.thirsty == {}
+    assert peer.connection.outbox.thirsty == {}
 
 
 def test_streams_without_a_window_do_not_thirst_for_the_connection_s() -> None:
@@ -163,11 +163,11 @@ def test_streams_without_a_window_do_not_thirst_for_the_connection_s() -> None:
         call(peer, stream).send(bytes(66_000))
     peer.hear()
 
-    assert list(peer.connection.thirsty) == [3]
+    assert list(peer.connection.outbox.thirsty) == [3]
     assert sizes(peer.send(f.window_update(0, 1_000)), 3) == [470]
     assert peer.send(f.settings({WINDOW: 1})) != []
     assert sizes(peer.told, 1) == [1]
-    assert peer.connection.thirsty == {}
+    assert peer.connection.outbox.thirsty == {}
 
 
 def test_settings_wake_every_stream_that_waits() -> None:
@@ -189,7 +189,7 @@ def test_a_connection_s_window_that_is_spent_waits_though_the_stream_s_grows() -
     peer.hear()
 
     assert sizes(peer.send(f.settings({WINDOW: 10}))) == []
-    assert list(peer.connection.thirsty) == [1]
+    assert list(peer.connection.outbox.thirsty) == [1]
     assert sizes(peer.send(f.window_update(0, 10))) == [10]
 
 
@@ -239,7 +239,7 @@ def test_a_call_may_speak_through_another_that_waits_too() -> None:
     assert peer.handlers[1].messages == [b"heard late"]
     assert f.message(b"first") + f.message(b"heard late") == peer.body(3)
     assert f.message(bytes(16_380)) + f.message(b"heard late") == peer.body(1)
-    assert peer.connection.thirsty == peer.connection.blocked == {}
+    assert peer.connection.outbox.thirsty == peer.connection.outbox.blocked == {}
 
 
 @pytest.mark.parametrize("queued", [True, False], ids=["queued", "sent"])
@@ -252,7 +252,12 @@ def test_a_reset_drops_what_was_queued(queued: bool) -> None:
     answer = peer.send(f.rst(1), f.settings({WINDOW: 1_000}), f.window_update(0, 1))
 
     assert sizes(answer) == []
-    assert peer.connection.calls == peer.connection.blocked == peer.connection.thirsty == {}
+    assert (
+        peer.connection.calls
+        == peer.connection.outbox.blocked
+        == peer.connection.outbox.thirsty
+        == {}
+    )
 
 
 def test_the_peer_s_end_is_noted_while_output_waits() -> None:

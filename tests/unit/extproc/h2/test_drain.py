@@ -230,7 +230,7 @@ def test_a_connection_that_closes_is_not_drained() -> None:
 def test_a_lost_connection_ends_every_call_once() -> None:
     peer = opened(settings={4: 1 << 20})
     peer.send(f.headers(3), *5 * [f.data(3, f.message(bytes(16_379)))])
-    assert list(peer.connection.thirsty) == [3]
+    assert list(peer.connection.outbox.thirsty) == [3]
 
     peer.connection.lost()
     peer.connection.lost()
@@ -238,7 +238,7 @@ def test_a_lost_connection_ends_every_call_once() -> None:
 
     assert {"cancelled"} == {one.over for one in peer.handlers.values()}
     assert peer.hear() == []
-    assert peer.connection.thirsty == peer.connection.blocked == {}
+    assert peer.connection.outbox.thirsty == peer.connection.outbox.blocked == {}
 
 
 def test_frames_after_the_end_are_not_handled() -> None:
